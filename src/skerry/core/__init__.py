@@ -1,0 +1,1 @@
+"""Models, errors, the provider contract and configuration."""

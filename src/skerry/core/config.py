@@ -1,0 +1,90 @@
+"""Defaults and maxima, each from the environment or built in, and the parsing of sizes and times."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from skerry.core.errors import InvalidArgument
+
+_UNITS = {"": 1, "b": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_UNITS |= {unit + "ib": 1024**power for power, unit in enumerate("kmgt", start=1)}
+_UNITS |= {unit + "b": 1000**power for power, unit in enumerate("kmgt", start=1)}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.IGNORECASE)
+
+
+def parse_size(value: int | str, what: str = "size") -> int:
+    """Bytes from an int or from text such as "512MB" or "2GiB". Raises InvalidArgument."""
+    if type(value) not in (int, str):
+        raise InvalidArgument(f"{what} must be bytes or text such as '2GB', not {value!r}")
+    if isinstance(value, int):
+        size = value
+    else:
+        match = _SIZE.fullmatch(value)
+        if not match or match[2].lower() not in _UNITS:
+            raise InvalidArgument(f"{what} {value!r} is not a size", hint="write it like 512MB or 2GiB")
+        size = int(float(match[1]) * _UNITS[match[2].lower()])
+    if size <= 0:
+        raise InvalidArgument(f"{what} must be above 0, not {value!r}")
+    return size
+
+
+def check_seconds(value: float, what: str = "timeout") -> float:
+    """A finite number of seconds above 0. Raises InvalidArgument."""
+    if type(value) not in (int, float) or not math.isfinite(value) or value <= 0:
+        raise InvalidArgument(f"{what} must be a number of seconds above 0, not {value!r}")
+    return float(value)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """Defaults and maxima of a sandbox."""
+
+    cpu: float = 2.0
+    max_cpu: float = 4.0
+    memory: int = 2 * 10**9
+    max_memory: int = 8 * 10**9
+    pids: int = 512
+    max_pids: int = 16384
+    lifetime: float = 3600.0
+    max_lifetime: float = 86400.0
+
+
+def limits() -> Limits:
+    """The limits in force: `SKERRY_<NAME>` in the environment (SKERRY_MAX_MEMORY=16GB …) over the built-in ones."""
+    base = Limits()
+
+    def number(name: str, default: float) -> float:
+        text = os.environ.get(f"SKERRY_{name.upper()}")
+        if text is None:
+            return default
+        try:
+            return check_seconds(float(text), f"SKERRY_{name.upper()}")
+        except ValueError:
+            raise InvalidArgument(f"SKERRY_{name.upper()}={text!r} is not a number above 0") from None
+
+    def size(name: str, default: int) -> int:
+        text = os.environ.get(f"SKERRY_{name.upper()}")
+        return default if text is None else parse_size(text, f"SKERRY_{name.upper()}")
+
+    return Limits(
+        cpu=number("cpu", base.cpu),
+        max_cpu=number("max_cpu", base.max_cpu),
+        memory=size("memory", base.memory),
+        max_memory=size("max_memory", base.max_memory),
+        pids=size("pids", base.pids),
+        max_pids=size("max_pids", base.max_pids),
+        lifetime=number("lifetime", base.lifetime),
+        max_lifetime=number("max_lifetime", base.max_lifetime),
+    )
+
+
+def home() -> Path:
+    """The directory that holds everything Skerry keeps: SKERRY_HOME, by default /var/lib/skerry."""
+    path = Path(os.environ.get("SKERRY_HOME", "/var/lib/skerry"))
+    if not path.is_absolute():
+        raise InvalidArgument(f"SKERRY_HOME must be an absolute path, not {str(path)!r}")
+    return path

@@ -1,0 +1,251 @@
+"""Every error Skerry raises, in one tree.
+
+SkerryError
+├── InvalidArgument (ValueError)            INVALID_ARGUMENT
+├── Unsupported (NotImplementedError)       UNSUPPORTED
+├── ProviderUnavailable                     PROVIDER_UNAVAILABLE
+├── ConnectionLost (ConnectionError)        CONNECTION_LOST
+├── Unauthenticated (PermissionError)       UNAUTHENTICATED
+├── Timeout (TimeoutError)                  TIMEOUT
+│   └── ExecTimeout                         … of a command; carries its result
+├── QuotaExceeded                           QUOTA_EXCEEDED
+├── Conflict                                CONFLICT
+├── Corrupted                               CORRUPTED
+├── SandboxNotFound (LookupError)           SANDBOX_NOT_FOUND
+├── SandboxStopped                          SANDBOX_STOPPED
+├── SandboxFailed                           SANDBOX_FAILED
+├── ProcessNotFound (ProcessLookupError)    PROCESS_NOT_FOUND
+├── CommandNotFound (FileNotFoundError)     COMMAND_NOT_FOUND
+├── CommandFailed                           COMMAND_FAILED      `check=True`; carries the result
+│   └── OutOfMemory (MemoryError)           OUT_OF_MEMORY
+└── FileError (OSError)                     IO_ERROR
+    ├── FileMissing (FileNotFoundError)     FILE_NOT_FOUND
+    ├── PermissionDenied (PermissionError)  PERMISSION_DENIED
+    ├── IsADirectory (IsADirectoryError)    IS_A_DIRECTORY
+    ├── NotADirectory (NotADirectoryError)  NOT_A_DIRECTORY
+    ├── NotAFile                            NOT_A_FILE
+    ├── AlreadyExists (FileExistsError)     ALREADY_EXISTS
+    ├── NotEmpty                            NOT_EMPTY
+    ├── ReadOnly                            READ_ONLY
+    └── DiskFull                            DISK_FULL
+
+"The sandbox failed" and "the command failed" are never the same error.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from skerry.core.models import ExecResult
+
+
+class SkerryError(Exception):
+    """The root. `code` is stable, `retryable` says whether the same call may work later, `hint` what to do next."""
+
+    code: ClassVar[str] = "SKERRY_ERROR"
+    retryable: bool = False
+    hint: str = ""
+
+    def __init__(self, message: str, *, hint: str | None = None, retryable: bool | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        if hint is not None:
+            self.hint = hint
+        if retryable is not None:
+            self.retryable = retryable
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class InvalidArgument(SkerryError, ValueError):
+    code = "INVALID_ARGUMENT"
+
+
+class Unsupported(SkerryError, NotImplementedError):
+    """`option` is the name of what cannot be honoured, `providers` those that can."""
+
+    code = "UNSUPPORTED"
+
+    def __init__(
+        self, message: str, *, option: str = "", providers: tuple[str, ...] = (), hint: str | None = None
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.option = option
+        self.providers = providers
+
+
+class ProviderUnavailable(SkerryError):
+    code = "PROVIDER_UNAVAILABLE"
+    hint = "run `skerry doctor` to see what is missing"
+
+
+class ConnectionLost(SkerryError, ConnectionError):
+    code = "CONNECTION_LOST"
+    retryable = True
+    hint = "call reconnect(), or connect to the sandbox again; a command that was running may have been stopped"
+
+
+class Unauthenticated(SkerryError, PermissionError):
+    code = "UNAUTHENTICATED"
+
+
+class Timeout(SkerryError, TimeoutError):
+    code = "TIMEOUT"
+    retryable = True
+
+
+class ExecTimeout(Timeout):
+    """A command ran out of time; `result` has what it wrote until then."""
+
+    retryable = False
+    hint = "give it a larger timeout"
+
+    def __init__(self, message: str, result: ExecResult) -> None:
+        super().__init__(message)
+        self.result = result
+
+
+class QuotaExceeded(SkerryError):
+    code = "QUOTA_EXCEEDED"
+    hint = "clean up, or raise the limit"
+
+
+class Conflict(SkerryError):
+    code = "CONFLICT"
+
+
+class Corrupted(SkerryError):
+    """Something stored or received is not what it should be; nothing was done with it."""
+
+    code = "CORRUPTED"
+
+
+class SandboxNotFound(SkerryError, LookupError):
+    code = "SANDBOX_NOT_FOUND"
+    hint = "it was destroyed or its lifetime ended; create a new one"
+
+
+class SandboxStopped(SkerryError):
+    code = "SANDBOX_STOPPED"
+    hint = "start it"
+
+
+class SandboxFailed(SkerryError):
+    """The sandbox itself broke; whatever ran in it is gone."""
+
+    code = "SANDBOX_FAILED"
+    hint = "destroy it; its files are kept until then"
+
+
+class ProcessNotFound(SkerryError, ProcessLookupError):
+    code = "PROCESS_NOT_FOUND"
+    hint = "it has ended; processes.list() shows those that are known"
+
+
+class CommandNotFound(SkerryError, FileNotFoundError):
+    code = "COMMAND_NOT_FOUND"
+    hint = "check the program's name and the sandbox's PATH"
+
+
+class CommandFailed(SkerryError):
+    """A command ended with something else than 0 under `check=True`; `result` has all of it."""
+
+    code = "COMMAND_FAILED"
+
+    def __init__(self, message: str, result: ExecResult) -> None:
+        super().__init__(message)
+        self.result = result
+
+
+class OutOfMemory(CommandFailed, MemoryError):
+    code = "OUT_OF_MEMORY"
+    hint = "give the sandbox more memory: resources=Resources(memory=…) or set_limits(memory=…)"
+
+
+class FileError(SkerryError, OSError):
+    code = "IO_ERROR"
+
+    def __init__(self, message: str, *, errno: int | None = None, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        if errno is not None:
+            self.errno = errno
+
+
+class FileMissing(FileError, FileNotFoundError):
+    code = "FILE_NOT_FOUND"
+    hint = "check the path"
+
+
+class PermissionDenied(FileError, PermissionError):
+    code = "PERMISSION_DENIED"
+    hint = 'check the permissions, or pass user="root"'
+
+
+class IsADirectory(FileError, IsADirectoryError):
+    code = "IS_A_DIRECTORY"
+
+
+class NotADirectory(FileError, NotADirectoryError):
+    code = "NOT_A_DIRECTORY"
+
+
+class NotAFile(FileError):
+    """A FIFO, socket or device where a regular file is meant."""
+
+    code = "NOT_A_FILE"
+
+
+class AlreadyExists(FileError, FileExistsError):
+    code = "ALREADY_EXISTS"
+
+
+class NotEmpty(FileError):
+    code = "NOT_EMPTY"
+    hint = "pass recursive=True"
+
+
+class ReadOnly(FileError):
+    code = "READ_ONLY"
+    hint = "this part of the sandbox cannot be written; use /workspace, /home/user or /tmp"
+
+
+class DiskFull(FileError):
+    code = "DISK_FULL"
+    hint = "remove files, or use a larger disk"
+
+
+AGENT_ERRORS: dict[str, type[SkerryError]] = {
+    error.code: error
+    for error in (
+        FileMissing,
+        PermissionDenied,
+        IsADirectory,
+        NotADirectory,
+        NotAFile,
+        AlreadyExists,
+        NotEmpty,
+        DiskFull,
+        ReadOnly,
+        FileError,
+        CommandNotFound,
+        InvalidArgument,
+        ProcessNotFound,
+        QuotaExceeded,
+        Unauthenticated,
+        Unsupported,
+    )
+}
+"""The codes an agent may send; any other means a broken agent."""
+
+
+def agent_error(code: str, errno: int, message: str) -> SkerryError:
+    """The error for what an agent reported."""
+    error = AGENT_ERRORS.get(code)
+    if error is None:
+        return Corrupted(f"the agent sent an unknown error code {code[:40]!r}")
+    text = message[:2000] or code
+    if issubclass(error, FileError):
+        return error(text, errno=errno)
+    return error(text)

@@ -1,0 +1,234 @@
+"""What a sandbox is, was and did: plain frozen data shared by every layer."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal
+
+from skerry.core import errors
+
+
+class State(StrEnum):
+    CREATING = "creating"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+    PAUSED = "paused"
+    ARCHIVED = "archived"
+    RESTORING = "restoring"
+    FAILED = "failed"
+    DESTROYED = "destroyed"
+
+
+class ExecStatus(StrEnum):
+    RUNNING = "running"
+    EXITED = "exited"
+    SIGNALED = "signaled"
+    TIMED_OUT = "timed_out"
+    OUT_OF_MEMORY = "out_of_memory"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Resources:
+    """Limits asked for; None means the provider's default."""
+
+    cpu: float | None = None
+    memory: int | None = None
+    disk: int | None = None
+    pids: int | None = None
+    gpu: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Usage:
+    """What a sandbox uses now. None: this provider cannot tell."""
+
+    cpu_percent: float
+    """Of one core, since the sandbox was last asked (or over its life)."""
+    cpu_seconds: float
+    memory_used: int
+    memory_total: int | None
+    disk_used: int | None
+    disk_total: int | None
+    network_rx: int
+    network_tx: int
+    pids: int
+    pids_limit: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SandboxSpec:
+    """What `create` was asked for, checked."""
+
+    name: str | None = None
+    template: str = "host"
+    env: dict[str, str] = field(default_factory=dict)
+    metadata: dict[str, str] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
+    timeout: float = 3600.0
+    purpose: str = "development"
+    resources: Resources = field(default_factory=Resources)
+    network: Literal["none", "open"] = "none"
+    user: str = "user"
+    workdir: str = "/workspace"
+    idempotency_key: str | None = None
+    isolation: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SandboxInfo:
+    """A sandbox as its provider sees it. Times are seconds since the epoch."""
+
+    id: str
+    name: str | None
+    provider: str
+    state: State
+    created_at: float
+    started_at: float | None
+    last_active_at: float | None
+    expires_at: float | None
+    resources: Resources
+    """The limits in force."""
+    template: str
+    isolation: str
+    network: str
+    user: str
+    workdir: str
+    purpose: str
+    metadata: dict[str, str]
+    labels: dict[str, str]
+    env_names: tuple[str, ...]
+    leased_to: int | None
+    """The process this sandbox ends with, if it does."""
+    reason: str | None
+    """Why it is failed."""
+
+    def uptime(self, now: float) -> float:
+        return 0.0 if self.started_at is None else max(0.0, now - self.started_at)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Event:
+    """Something that happened to a sandbox. `cursor` orders them."""
+
+    cursor: int
+    type: str
+    sandbox_id: str
+    time: float
+    data: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExecResult:
+    """How a command ended and what it wrote."""
+
+    command: str
+    exit_code: int | None
+    """None unless it exited by itself."""
+    stdout_bytes: bytes
+    stderr_bytes: bytes
+    duration: float
+    pid: int
+    status: ExecStatus
+    signal: int | None = None
+    oom_killed: bool = False
+    truncated: bool = False
+    dropped_bytes: int = 0
+    """Bytes left out of the middle of stdout and stderr together."""
+
+    @property
+    def stdout(self) -> str:
+        return self.stdout_bytes.decode("utf-8", "replace")
+
+    @property
+    def stderr(self) -> str:
+        return self.stderr_bytes.decode("utf-8", "replace")
+
+    @property
+    def timed_out(self) -> bool:
+        return self.status is ExecStatus.TIMED_OUT
+
+    @property
+    def ok(self) -> bool:
+        return self.exit_code == 0
+
+    def check(self) -> None:
+        """Raises ExecTimeout, OutOfMemory or CommandFailed unless it exited with 0."""
+        if self.ok:
+            return
+        if self.timed_out:
+            raise errors.ExecTimeout(f"{self.command} ran out of time after {self.duration:.3g} s", self)
+        if self.status is ExecStatus.OUT_OF_MEMORY or self.oom_killed:
+            raise errors.OutOfMemory(f"{self.command} was killed: out of memory", self)
+        how = f"exited with {self.exit_code}" if self.signal is None else f"was killed by signal {self.signal}"
+        if self.status is ExecStatus.CANCELLED:
+            how = "was cancelled"
+        tail = self.stderr.strip().rsplit("\n", 1)[-1][-300:]
+        raise errors.CommandFailed(f"{self.command} {how}" + (f": {tail}" if tail else ""), self)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CodeResult:
+    """What a snippet printed; `result` is its text output."""
+
+    result: str
+    exit_code: int | None
+    stdout: str
+    stderr: str
+
+
+FileType = Literal["file", "dir", "link", "fifo", "socket", "char", "block"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FileInfo:
+    """A file, directory or link inside a sandbox."""
+
+    path: str
+    type: FileType
+    size: int
+    mode: int
+    uid: int
+    gid: int
+    mtime: float
+    mtime_ns: int
+    inode: int
+    target: str | None
+    owner: str | None
+    group: str | None
+
+    @property
+    def name(self) -> str:
+        return self.path.rstrip("/").rsplit("/", 1)[-1] or "/"
+
+    @property
+    def is_dir(self) -> bool:
+        return self.type == "dir"
+
+    @property
+    def etag(self) -> str:
+        """Changes whenever the file is replaced or written."""
+        return f"{self.inode:x}-{self.mtime_ns:x}-{self.size:x}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProcessInfo:
+    """A process of a sandbox, running or ended."""
+
+    id: int
+    pid: int
+    argv: tuple[str, ...]
+    user: str
+    status: ExecStatus
+    exit_code: int | None
+    signal: int | None
+    started_at: float
+    stdout_bytes: int
+    stderr_bytes: int
+
+    @property
+    def command(self) -> str:
+        return shlex.join(self.argv)

@@ -1,0 +1,128 @@
+"""Frames: a header of 12 bytes that never changes, and a bounded payload."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import NamedTuple
+
+MAX_PAYLOAD = 1 << 20
+INPUT_WINDOW = 256 * 1024
+"""What a client may send on channel 0 before the agent's first CREDIT."""
+
+FINAL = END = 0x80
+CHANNEL_MASK = 0x0F
+
+_HEADER = struct.Struct("<IIBBH")
+_OFFSET = struct.Struct("<Q")
+_CREDIT = struct.Struct("<I")
+HEADER_SIZE = _HEADER.size
+
+
+class Type(IntEnum):
+    """What a frame is. Openers, from 0x10 on, begin a stream."""
+
+    HELLO = 0x01
+    PING = 0x02
+    PONG = 0x03
+    CREDIT = 0x04
+    DATA = 0x05
+    CLOSE = 0x06
+    REPLY = 0x07
+    ERROR = 0x08
+    BOOT = 0x0F
+    START = 0x10
+    ATTACH = 0x11
+    SIGNAL = 0x12
+    PROCESSES = 0x13
+    ENV = 0x14
+    LIFE = 0x15
+    STATS = 0x16
+    READ = 0x20
+    WRITE = 0x21
+    LIST = 0x22
+    STAT = 0x23
+    MKDIR = 0x24
+    REMOVE = 0x25
+    RENAME = 0x26
+    CHMOD = 0x27
+    CHOWN = 0x28
+    SYMLINK = 0x29
+
+
+class FrameError(ValueError):
+    """The other side broke the protocol; the connection cannot go on."""
+
+
+class Frame(NamedTuple):
+    """One frame; `type` stays a plain int because the other side may send any."""
+
+    stream: int
+    type: int
+    flags: int
+    payload: bytes
+
+
+def encode_frame(stream: int, type: int, payload: bytes = b"", flags: int = 0) -> bytes:
+    """Raises FrameError for a payload above MAX_PAYLOAD."""
+    if len(payload) > MAX_PAYLOAD:
+        raise FrameError(f"payload of {len(payload)} bytes is above {MAX_PAYLOAD}")
+    return _HEADER.pack(len(payload), stream, type, flags, 0) + payload
+
+
+def data_frame(stream: int, channel: int, offset: int, data: bytes | memoryview, *, end: bool = False) -> bytes:
+    header = _HEADER.pack(8 + len(data), stream, Type.DATA, channel | (END if end else 0), 0)
+    return b"".join((header, _OFFSET.pack(offset), data))
+
+
+def credit_frame(stream: int, channel: int, amount: int) -> bytes:
+    return _HEADER.pack(4, stream, Type.CREDIT, channel, 0) + _CREDIT.pack(amount)
+
+
+def parse_data(payload: bytes) -> tuple[int, memoryview]:
+    """The offset and the bytes of a DATA payload. Raises FrameError."""
+    if len(payload) < 8:
+        raise FrameError("DATA without an offset")
+    return _OFFSET.unpack_from(payload)[0], memoryview(payload)[8:]
+
+
+def parse_credit(payload: bytes) -> int:
+    if len(payload) != 4:
+        raise FrameError("CREDIT is not 4 bytes")
+    amount: int = _CREDIT.unpack(payload)[0]
+    return amount
+
+
+class Decoder:
+    """Cuts a byte stream into frames; holds at most one frame and what was fed last."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    @property
+    def pending(self) -> int:
+        """Bytes held that are not yet a whole frame."""
+        return len(self._buffer)
+
+    def feed(self, data: bytes | bytearray | memoryview) -> Iterator[Frame]:
+        """Yield the frames that are complete now. Raises FrameError for a length above MAX_PAYLOAD.
+
+        The iterator must be drained before the next feed.
+        """
+        buffer = self._buffer
+        buffer += data
+        position, size = 0, len(buffer)
+        try:
+            while size - position >= HEADER_SIZE:
+                length, stream, type, flags, _ = _HEADER.unpack_from(buffer, position)
+                if length > MAX_PAYLOAD:
+                    raise FrameError(f"frame of {length} bytes is above {MAX_PAYLOAD}")
+                end = position + HEADER_SIZE + length
+                if end > size:
+                    break
+                payload = bytes(memoryview(buffer)[position + HEADER_SIZE : end])
+                position = end
+                yield Frame(stream, type, flags, payload)
+        finally:
+            del buffer[:position]
