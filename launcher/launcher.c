@@ -1,0 +1,243 @@
+/* Prepares one sandbox's root and limits in a private mount namespace, then becomes the OCI runtime.
+ *
+ * Nothing it mounts is visible on the host, so a crash at any point leaves no mount behind. The work is in C because a
+ * Python process cannot enter namespaces without taking all its threads along, and because this is the hot path of create.
+ *
+ *   launcher parent=PID ids=BASE userns=FILE log=FILE [mask=DIR] [join=FILE …] lower=DIR … upper=DIR scratch=DIR root=DIR [bind=PATH:SOURCE …]
+ *            [inotify=N] [files=N] -- RUNTIME ARG …
+ *
+ * parent   who started it: the launcher and the runtime die with that process
+ * mask     a cgroup2 mount to hide: crun refuses hosts that mix cgroup v1 and v2
+ * join     a cgroup's tasks or cgroup.procs file: the launcher enters it, and all that it becomes
+ * lower    read-only layers, topmost first; upper holds u/ (the writable layer) and w/ (overlayfs's own)
+ * scratch  holds the empty directories l0… and u, where the layers are mounted
+ * root     where the sandbox's root is mounted: the same place for all of them, each in its own mount namespace; the sandbox's
+ *          root must be able to walk to it
+ * bind     SOURCE of the machine, with all that is mounted below it, read-only at PATH in the root
+ * ids      first host id of the sandbox's 65,536
+ * inotify, files  how many inotify instances the sandbox, and open files each of its processes, may have
+ * userns   a file on which the user namespace is mounted, for the runtime to join
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <linux/mount.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/fsuid.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define ID_COUNT 65536
+#define MAX_LAYERS 64
+#define MAX_JOINS 16
+#define MAX_BINDS 16
+
+/* <sys/mount.h>, which declares it, cannot be included together with <linux/mount.h>. */
+int mount(const char *source, const char *target, const char *type, unsigned long flags, const void *data);
+
+struct plan {
+    unsigned ids;
+    pid_t parent;
+    const char *mask, *upper, *scratch, *root, *userns, *inotify;
+    unsigned long files;
+    const char *lower[MAX_LAYERS];
+    int lowers;
+    const char *join[MAX_JOINS];
+    int joins;
+    char *bind[MAX_BINDS];
+    int binds;
+    int log;
+};
+
+static int log_fd = 2;
+
+__attribute__((noreturn, format(printf, 1, 2))) static void die(const char *format, ...) {
+    int saved = errno;
+    char text[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    dprintf(log_fd, "launcher: %s: %s\n", text, strerror(saved));
+    _exit(1);
+}
+
+static void write_file(const char *path, const char *text) {
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    if (fd < 0) die("open %s", path);
+    if (write(fd, text, strlen(text)) < 0) die("write %s", path);
+    close(fd);
+}
+
+static struct __user_cap_data_struct all_caps[2];
+
+static void read_caps(void) {
+    struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+    if (syscall(SYS_capget, &header, all_caps)) die("capget");
+}
+
+static void restore_caps(void) {
+    struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+    if (syscall(SYS_capset, &header, all_caps)) die("capset");
+}
+
+/* The namespace belongs to the sandbox's own first id, not to host root: the kernel charges inotify instances and the like
+ * to the owner of a namespace, so one sandbox cannot use up what another needs. */
+static void enter_userns(unsigned ids) {
+    if (prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0)) die("keepcaps");
+    if (syscall(SYS_setresgid, ids, ids, ids) || syscall(SYS_setresuid, ids, ids, ids)) die("setresuid");
+    restore_caps();
+    if (unshare(CLONE_NEWUSER)) die("unshare user namespace");
+}
+
+static void write_map(pid_t pid, const char *which, unsigned ids) {
+    char path[64], map[64];
+    snprintf(path, sizeof path, "/proc/%d/%s_map", pid, which);
+    snprintf(map, sizeof map, "0 %u %u\n", ids, ID_COUNT);
+    write_file(path, map);
+}
+
+/* Make the sandbox's user namespace, mount it where the runtime will look, and return a descriptor of it. */
+static int make_userns(const struct plan *plan) {
+    int ready[2], go[2];
+    char byte = 0, path[64];
+    if (pipe2(ready, O_CLOEXEC) || pipe2(go, O_CLOEXEC)) die("pipe");
+    pid_t pid = fork();
+    if (pid < 0) die("fork");
+    if (pid == 0) {
+        enter_userns(plan->ids);
+        if (write(ready[1], &byte, 1) != 1 || read(go[0], &byte, 1) != 1) _exit(1);
+        if (plan->inotify) write_file("/proc/sys/user/max_inotify_instances", plan->inotify);
+        _exit(0);
+    }
+    close(ready[1]);
+    if (read(ready[0], &byte, 1) != 1) die("user namespace");
+    write_map(pid, "uid", plan->ids);
+    write_map(pid, "gid", plan->ids);
+    snprintf(path, sizeof path, "/proc/%d/ns/user", pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) die("open %s", path);
+    if (mount(path, plan->userns, NULL, MS_BIND, NULL)) die("mount %s", plan->userns);
+    if (write(go[1], &byte, 1) != 1) die("user namespace");
+    int status;
+    if (waitpid(pid, &status, 0) != pid || status != 0) die("user namespace");
+    close(ready[0]), close(go[0]), close(go[1]);
+    return fd;
+}
+
+/* Mount `source` on `target` so that the ids 0… on disk are the sandbox's ids: layers stay portable between id ranges. */
+static void mount_idmapped(const char *source, const char *target, int userns, int read_only) {
+    struct mount_attr attr = {
+        .attr_set = MOUNT_ATTR_IDMAP | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOSUID | (read_only ? MOUNT_ATTR_RDONLY : 0),
+        .userns_fd = userns,
+    };
+    int tree = syscall(SYS_open_tree, AT_FDCWD, source, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
+    if (tree < 0) die("open_tree %s", source);
+    if (syscall(SYS_mount_setattr, tree, "", AT_EMPTY_PATH, &attr, sizeof attr)) die("idmap %s", source);
+    if (syscall(SYS_move_mount, tree, "", AT_FDCWD, target, MOVE_MOUNT_F_EMPTY_PATH)) die("mount %s", target);
+    close(tree);
+}
+
+static void mount_root(const struct plan *plan, int userns) {
+    char options[4096], target[16];
+    int length = snprintf(options, sizeof options, "lowerdir=");
+    if (chdir(plan->scratch)) die("chdir %s", plan->scratch); /* short, relative names: mount data is one page */
+    for (int i = 0; i < plan->lowers; i++) {
+        snprintf(target, sizeof target, "l%d", i);
+        mount_idmapped(plan->lower[i], target, userns, 1);
+        length += snprintf(options + length, sizeof options - length, "%sl%d", i ? ":" : "", i);
+    }
+    mount_idmapped(plan->upper, "u", userns, 0);
+    snprintf(options + length, sizeof options - length, ",upperdir=u/u,workdir=u/w");
+    /* overlayfs makes its work directory with the caller's file-system ids, which must exist in the idmapped upper */
+    setfsgid(plan->ids);
+    setfsuid(plan->ids);
+    restore_caps();
+    if (mount("overlay", plan->root, "overlay", MS_NODEV | MS_NOSUID, options)) die("overlay on %s", plan->root);
+    setfsuid(0);
+    setfsgid(0);
+}
+
+/* A bind mount that is read-only all the way down: the runtime's own "rbind,ro" leaves mounts below it writable. */
+static void mount_bound(const char *root, char *bind) {
+    struct mount_attr attr = {.attr_set = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOSUID};
+    char *source = strchr(bind, ':'), target[4096];
+    if (!source) errno = EINVAL, die("bind %s", bind);
+    *source++ = 0;
+    int tree = syscall(SYS_open_tree, AT_FDCWD, source, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE);
+    if (tree < 0) die("open_tree %s", source);
+    if (syscall(SYS_mount_setattr, tree, "", AT_EMPTY_PATH | AT_RECURSIVE, &attr, sizeof attr)) die("bind %s", source);
+    snprintf(target, sizeof target, "%s%s", root, bind);
+    if (syscall(SYS_move_mount, tree, "", AT_FDCWD, target, MOVE_MOUNT_F_EMPTY_PATH)) die("mount %s", target);
+    close(tree);
+}
+
+/* Set here and inherited: a runtime would need CAP_SYS_RESOURCE over the sandbox, which not every root has. */
+static void limit(int resource, rlim_t value) {
+    struct rlimit bounds = {value, value};
+    if (setrlimit(resource, &bounds)) die("rlimit %d", resource);
+}
+
+static int matches(const char *argument, const char *name, const char **value) {
+    size_t length = strlen(name);
+    if (strncmp(argument, name, length) || argument[length] != '=') return 0;
+    *value = argument + length + 1;
+    return 1;
+}
+
+static char **parse(int argc, char **argv, struct plan *plan) {
+    const char *value;
+    for (int i = 1; i < argc; i++) {
+        if (!strcmp(argv[i], "--")) return argv + i + 1;
+        if (matches(argv[i], "ids", &value)) plan->ids = strtoul(value, NULL, 10);
+        else if (matches(argv[i], "parent", &value)) plan->parent = atoi(value);
+        else if (matches(argv[i], "log", &value)) {
+            plan->log = open(value, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+            if (plan->log < 0) die("open %s", value);
+            log_fd = plan->log;
+        } else if (matches(argv[i], "mask", &value)) plan->mask = value;
+        else if (matches(argv[i], "upper", &value)) plan->upper = value;
+        else if (matches(argv[i], "scratch", &value)) plan->scratch = value;
+        else if (matches(argv[i], "root", &value)) plan->root = value;
+        else if (matches(argv[i], "userns", &value)) plan->userns = value;
+        else if (matches(argv[i], "files", &value)) plan->files = strtoul(value, NULL, 10);
+        else if (matches(argv[i], "bind", &value) && plan->binds < MAX_BINDS) plan->bind[plan->binds++] = argv[i] + 5;
+        else if (matches(argv[i], "inotify", &value)) plan->inotify = value;
+        else if (matches(argv[i], "lower", &value) && plan->lowers < MAX_LAYERS) plan->lower[plan->lowers++] = value;
+        else if (matches(argv[i], "join", &value) && plan->joins < MAX_JOINS) plan->join[plan->joins++] = value;
+        else errno = EINVAL, die("argument %s", argv[i]);
+    }
+    errno = EINVAL;
+    die("no runtime given");
+}
+
+int main(int argc, char **argv) {
+    struct plan plan = {0};
+    char **runtime = parse(argc, argv, &plan);
+    if (!*runtime || plan.ids < ID_COUNT || !plan.lowers || !plan.upper || !plan.scratch || !plan.root || !plan.userns) errno = EINVAL, die("usage");
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)) die("parent death signal");
+    if (getppid() != plan.parent) _exit(1); /* it died before that took hold */
+    read_caps();
+    /* "0" is the writer itself: moving a single thread skips the kernel's global fork lock, which can cost 10 ms */
+    for (int i = 0; i < plan.joins; i++) write_file(plan.join[i], "0");
+    if (plan.files) limit(RLIMIT_NOFILE, plan.files);
+    limit(RLIMIT_CORE, 0);
+    if (unshare(CLONE_NEWNS)) die("unshare mount namespace");
+    if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL)) die("private mounts");
+    if (plan.mask && mount("tmpfs", plan.mask, "tmpfs", 0, "size=64k")) die("mask %s", plan.mask);
+    mount_root(&plan, make_userns(&plan));
+    for (int i = 0; i < plan.binds; i++) mount_bound(plan.root, plan.bind[i]);
+    if (chdir("/")) die("chdir /");
+    execv(runtime[0], runtime);
+    die("exec %s", runtime[0]);
+}

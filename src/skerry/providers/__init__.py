@@ -1,0 +1,1 @@
+"""Drivers, each in a package of its own, found by entry point."""

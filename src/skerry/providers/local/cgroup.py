@@ -1,0 +1,246 @@
+"""Limits and accounting through cgroups: version 1, version 2, or a host that mixes them.
+
+Each sandbox has one group, `skerry/ID`, in every hierarchy that carries one of the controllers used here.
+Proved on version 1 and on mixed hosts; the version 2 side is tested against a fake tree only.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from skerry.core.errors import ProviderUnavailable, Unsupported
+from skerry.core.models import Resources
+
+GROUP = "skerry"
+CONTROLLERS = ("memory", "cpu", "pids", "freezer", "cpuacct")
+_CPU_PERIOD = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What the kernel counted for a sandbox."""
+
+    cpu_seconds: float
+    memory_used: int
+    pids: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hierarchy:
+    """One mounted cgroup file system and the controllers on it."""
+
+    path: Path
+    version: int
+    controllers: frozenset[str]
+
+
+class Cgroups:
+    """This machine's hierarchies, and the sandboxes' groups in them."""
+
+    def __init__(self, hierarchies: list[Hierarchy], mask: Path | None) -> None:
+        self.hierarchies = hierarchies
+        self.mask = mask
+        """A cgroup2 mount beside version 1 ones: crun refuses to work while it sees it."""
+
+    @classmethod
+    def detect(cls, mountinfo: str | None = None, root: Path = Path("/")) -> Cgroups:
+        """Read the mounts of this machine (or of a test's fake tree under `root`)."""
+        text = Path("/proc/self/mountinfo").read_text() if mountinfo is None else mountinfo
+        hierarchies: list[Hierarchy] = []
+        unified: Path | None = None
+        for line in text.splitlines():
+            left, _, right = line.partition(" - ")
+            path = root / left.split()[4].lstrip("/")
+            kind, _, options = right.split()[:3]
+            if kind == "cgroup":
+                found = frozenset(options.split(",")) & frozenset(CONTROLLERS)
+                if found and not any(found <= known.controllers for known in hierarchies):
+                    hierarchies.append(Hierarchy(path, 1, found))
+            elif kind == "cgroup2" and unified is None:
+                unified = path
+        mixed = bool(hierarchies)
+        if unified is not None:
+            taken = frozenset(name for known in hierarchies for name in known.controllers)
+            offered = frozenset((unified / "cgroup.controllers").read_text().split())
+            found = (offered & frozenset(CONTROLLERS)) - taken
+            if found or not mixed:
+                # a version 2 group can always be frozen and always counts its processor time
+                hierarchies.append(Hierarchy(unified, 2, found | ({"freezer", "cpuacct"} - taken)))
+        return cls(hierarchies, unified if mixed else None)
+
+    @property
+    def mode(self) -> str:
+        versions = {known.version for known in self.hierarchies}
+        if versions == {2}:
+            return "v2"
+        return "none" if not versions else ("v1" if self.mask is None else "hybrid")
+
+    def _with(self, controller: str) -> Hierarchy | None:
+        return next((known for known in self.hierarchies if controller in known.controllers), None)
+
+    def require(self, limits: Resources) -> None:
+        """Raises Unsupported for a limit that no controller here can enforce."""
+        for name, value in (("memory", limits.memory), ("cpu", limits.cpu), ("pids", limits.pids)):
+            if value is not None and self._with(name) is None:
+                raise Unsupported(
+                    f"this machine cannot enforce the limit {name!r}: its kernel has no {name} cgroup controller",
+                    option=name,
+                    hint="run `skerry doctor`",
+                )
+
+    def group(self, hierarchy: Hierarchy, sandbox_id: str) -> Path:
+        return hierarchy.path / GROUP / sandbox_id
+
+    def _file(self, controller: str, sandbox_id: str, version1: str, version2: str) -> Path:
+        hierarchy = self._with(controller)
+        if hierarchy is None:
+            raise ProviderUnavailable(f"this machine has no {controller} cgroup controller")
+        return self.group(hierarchy, sandbox_id) / (version1 if hierarchy.version == 1 else version2)
+
+    def create(self, sandbox_id: str, limits: Resources) -> None:
+        """Make the sandbox's groups and set its limits. Raises OSError, Unsupported."""
+        for hierarchy in self.hierarchies:
+            group = self.group(hierarchy, sandbox_id)
+            try:
+                group.mkdir()
+            except FileNotFoundError:
+                self._make_parent(hierarchy)
+                group.mkdir()
+        self.set_limits(sandbox_id, limits)
+
+    def _make_parent(self, hierarchy: Hierarchy) -> None:
+        parent = hierarchy.path / GROUP
+        parent.mkdir(exist_ok=True)
+        if hierarchy.version == 2:
+            wanted = " ".join(f"+{name}" for name in sorted(hierarchy.controllers & {"memory", "cpu", "pids"}))
+            for group in (hierarchy.path, parent):
+                (group / "cgroup.subtree_control").write_text(wanted)
+
+    def set_limits(self, sandbox_id: str, limits: Resources) -> None:
+        """Apply the limits that are not None. Raises Unsupported for one the kernel refuses."""
+        if limits.memory is not None:
+            self._set_memory(sandbox_id, limits.memory)
+        if limits.cpu is not None:
+            quota = max(1000, int(limits.cpu * _CPU_PERIOD))
+            file = self._file("cpu", sandbox_id, "cpu.cfs_quota_us", "cpu.max")
+            _write(file, f"{quota} {_CPU_PERIOD}" if file.name == "cpu.max" else str(quota))
+        if limits.pids is not None:
+            _write(self._file("pids", sandbox_id, "pids.max", "pids.max"), str(limits.pids))
+
+    def _set_memory(self, sandbox_id: str, size: int) -> None:
+        file = self._file("memory", sandbox_id, "memory.limit_in_bytes", "memory.max")
+        if file.name == "memory.max":
+            _write(file, str(size))
+            swap = file.parent / "memory.swap.max"
+            if swap.exists():
+                _write(swap, "0")
+            return
+        with_swap = file.parent / "memory.memsw.limit_in_bytes"
+        # memory may never be above memory plus swap: raise that one first, lower it last
+        if with_swap.exists() and int(with_swap.read_text()) < size:
+            _write(with_swap, str(size))
+        _write(file, str(size))
+        if with_swap.exists():
+            _write(with_swap, str(size))
+
+    def join_files(self, sandbox_id: str) -> list[Path]:
+        """Where the launcher writes itself: `tasks` moves one thread without the kernel's global fork lock."""
+        return [
+            self.group(hierarchy, sandbox_id) / ("tasks" if hierarchy.version == 1 else "cgroup.procs")
+            for hierarchy in self.hierarchies
+        ]
+
+    def oom_file(self, sandbox_id: str) -> Path:
+        """The file with the kernel's count of processes killed for memory."""
+        return self._file("memory", sandbox_id, "memory.oom_control", "memory.events")
+
+    def counters(self, sandbox_id: str) -> Counters:
+        """Raises FileNotFoundError when the sandbox has no group."""
+        memory = self._file("memory", sandbox_id, "memory.usage_in_bytes", "memory.current")
+        stat = _table(memory.parent / "memory.stat")
+        cache = stat.get("total_inactive_file", stat.get("inactive_file", 0))
+        cpu = self._file("cpuacct", sandbox_id, "cpuacct.usage", "cpu.stat")
+        seconds = _table(cpu)["usage_usec"] / 1e6 if cpu.name == "cpu.stat" else int(cpu.read_text()) / 1e9
+        pids = self._file("pids", sandbox_id, "pids.current", "pids.current")
+        return Counters(seconds, max(0, int(memory.read_text()) - cache), int(pids.read_text()))
+
+    def remove(self, sandbox_id: str, timeout: float = 10.0) -> None:
+        """Kill what is in the groups and remove them. Raises ProviderUnavailable when something will not die."""
+        deadline = time.monotonic() + timeout
+        for path in self._all_groups(sandbox_id):
+            pause = 0.0005
+            while not _remove_group(path):
+                if time.monotonic() > deadline:
+                    raise ProviderUnavailable(f"processes of {sandbox_id} do not die: see {path}/cgroup.procs")
+                self._kill(path)
+                time.sleep(pause)  # the kernel does not say when a group is empty
+                pause = min(pause * 2, 0.02)
+
+    def _all_groups(self, sandbox_id: str) -> list[Path]:
+        """Every group of this name: runc makes one in each hierarchy of the machine, used here or not."""
+        paths = [self.group(hierarchy, sandbox_id) for hierarchy in self.hierarchies]
+        if any(hierarchy.version == 1 for hierarchy in self.hierarchies):
+            base = self.hierarchies[0].path.parent
+            paths += [path for path in base.glob(f"*/{GROUP}/{sandbox_id}") if path not in paths]
+        return paths
+
+    def _kill(self, group: Path) -> None:
+        for path in (group, *group.glob("**/")):
+            try:
+                pids = (path / "cgroup.procs").read_text().split()
+            except FileNotFoundError:
+                continue
+            for pid in map(int, pids):
+                # 0 is a process of another pid namespace, which no one here can name
+                if pid > 0 and pid != os.getpid():
+                    try:
+                        os.kill(pid, signal.SIGKILL)
+                    except ProcessLookupError:
+                        pass
+
+    def orphans(self) -> set[str]:
+        """The ids of all groups there are, whoever made them."""
+        found: set[str] = set()
+        for hierarchy in self.hierarchies:
+            parent = hierarchy.path / GROUP
+            if parent.is_dir():
+                found |= {entry.name for entry in os.scandir(parent) if entry.is_dir() and entry.name.startswith("sb-")}
+        return found
+
+
+def _write(path: Path, text: str) -> None:
+    """Raises Unsupported: a limit that cannot be set is not a limit."""
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(fd, text.encode())
+        finally:
+            os.close(fd)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise Unsupported(f"the kernel refused {text} for {path.name}: {error.strerror}", option=path.name) from error
+
+
+def _remove_group(path: Path) -> bool:
+    """Remove a group and the empty ones below it; whether it is gone."""
+    try:
+        path.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError as error:
+        if error.errno not in (errno.EBUSY, errno.ENOTEMPTY):
+            raise
+        for child in path.glob("*/"):
+            _remove_group(child)
+        return False
+    return True
+
+
+def _table(path: Path) -> dict[str, int]:
+    return {name: int(value) for name, value in (line.split() for line in path.read_text().splitlines())}

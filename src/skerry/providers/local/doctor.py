@@ -1,0 +1,143 @@
+"""What this machine can do for sandboxes, what is missing, and the one command that fixes it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from skerry.core.config import home
+from skerry.core.errors import ProviderUnavailable, SkerryError
+from skerry.core.models import Resources, SandboxSpec
+from skerry.providers.local import host, network
+from skerry.providers.local.cgroup import Cgroups
+from skerry.providers.local.engine import Engine
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Check:
+    """One thing looked at. `fix` is a command or a sentence; None when there is nothing to do."""
+
+    name: str
+    ok: bool
+    detail: str
+    fix: str | None = None
+    required: bool = True
+
+
+def checks() -> list[Check]:
+    """Everything, in the order in which it matters; the last one really runs a sandbox."""
+    found = [_root(), _kernel(), _runtime(), _binaries(), _cgroups(), _home(), _egress(), _docker()]
+    if all(check.ok for check in found if check.required):
+        found.append(_real_sandbox())
+    return found
+
+
+def isolation_level() -> str:
+    """The level a sandbox gets here: "container", or "none" when none can be run."""
+    return "container" if all(check.ok for check in checks() if check.required) else "none"
+
+
+def _attempt(name: str, look: Callable[[], str], *, required: bool = True) -> Check:
+    try:
+        return Check(name=name, ok=True, detail=look(), required=required)
+    except SkerryError as error:
+        return Check(name=name, ok=False, detail=str(error), fix=error.hint or None, required=required)
+    except OSError as error:
+        return Check(name=name, ok=False, detail=str(error), required=required)
+
+
+def _root() -> Check:
+    def look() -> str:
+        host.require_root()
+        return "running as root"
+
+    return _attempt("root", look)
+
+
+def _kernel() -> Check:
+    def look() -> str:
+        release = os.uname().release
+        major, minor = (int("".join(filter(str.isdigit, part)) or 0) for part in release.split(".")[:2])
+        if (major, minor) < (5, 19):
+            raise ProviderUnavailable(f"Linux {release}: overlay mounts of mapped ids need 5.19", hint="a newer kernel")
+        for name in ("user", "pid", "net", "mnt", "ipc", "uts", "cgroup"):
+            if not Path(f"/proc/self/ns/{name}").exists():
+                raise ProviderUnavailable(f"this kernel has no {name} namespaces", hint="another kernel")
+        if "overlay" not in Path("/proc/filesystems").read_text():
+            raise ProviderUnavailable("overlayfs is not loaded", hint="modprobe overlay")
+        return f"Linux {release}, namespaces, overlayfs"
+
+    return _attempt("kernel", look)
+
+
+def _runtime() -> Check:
+    def look() -> str:
+        kind, path = host.runtime()
+        version = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=10).stdout.splitlines()
+        note = "" if kind == "crun" else " (works, several times slower than crun: apt-get install -y crun)"
+        return f"{version[0] if version else kind}{note}"
+
+    return _attempt("runtime", look)
+
+
+def _binaries() -> Check:
+    def look() -> str:
+        for name in ("agent", "launcher", "dns", "seccomp.bpf"):
+            host.binary(name)
+        return "agent, launcher, forwarder and system call filter are built"
+
+    return _attempt("binaries", look)
+
+
+def _cgroups() -> Check:
+    def look() -> str:
+        cgroups = Cgroups.detect()
+        cgroups.require(Resources(cpu=1, memory=1, pids=1))
+        proved = "" if cgroups.mode != "v2" else " (tested against a fake tree only, not on a real v2 machine)"
+        return f"{cgroups.mode}: memory, cpu and pids limits are enforced{proved}"
+
+    return _attempt("cgroups", look)
+
+
+def _home() -> Check:
+    def look() -> str:
+        path = home()
+        existing = next(parent for parent in (path, *path.parents) if parent.exists())
+        if not os.access(existing, os.W_OK):
+            raise ProviderUnavailable(f"{existing} cannot be written", hint="set SKERRY_HOME")
+        free = shutil.disk_usage(existing).free
+        if free < 256 << 20:
+            raise ProviderUnavailable(f"only {free >> 20} MiB free under {path}", hint="free some, or set SKERRY_HOME")
+        return f"{path}, {free >> 30} GiB free"
+
+    return _attempt("home", look)
+
+
+def _egress() -> Check:
+    def look() -> str:
+        network.require()
+        return "network='open' works: nftables, iproute2, name forwarder"
+
+    return _attempt("egress", look, required=False)
+
+
+def _docker() -> Check:
+    path = shutil.which("dockerd")
+    detail = "dockerd is installed (used by `make bench DOCKER=1` only)" if path else "not needed"
+    return Check(name="docker", ok=True, detail=detail, required=False)
+
+
+def _real_sandbox() -> Check:
+    """The only proof: a sandbox whose agent answered."""
+
+    def look() -> str:
+        engine = Engine()
+        info = engine.create(SandboxSpec(timeout=60.0, purpose="doctor"))
+        engine.destroy(info.id)
+        return "one was created, answered and was removed"
+
+    return _attempt("sandbox", look)

@@ -1,0 +1,345 @@
+"""Makes, finds and ends sandboxes on this machine. Blocking; safe from any number of threads and processes.
+
+A sandbox's lock is held for every change of it. Its folder decides what it is:
+
+    creating, lock free          its maker died                       swept
+    running, first process gone  its lifetime or its lease ended      swept
+                                 otherwise                            failed: its files stay until it is destroyed
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from skerry.core.config import home, limits
+from skerry.core.errors import (
+    Conflict,
+    Corrupted,
+    QuotaExceeded,
+    SandboxFailed,
+    SandboxNotFound,
+    SandboxStopped,
+    Unsupported,
+)
+from skerry.core.models import Event, Resources, SandboxInfo, SandboxSpec, State, Usage
+from skerry.providers.local import hostlayer, launch, network
+from skerry.providers.local import record as records
+from skerry.providers.local.cgroup import Cgroups
+from skerry.providers.local.host import ProcessId, boot_id, boottime, require_root, runtime
+from skerry.providers.local.locks import FileLock
+from skerry.providers.local.record import Record
+from skerry.providers.local.store import Store, new_id
+
+KILL_TIMEOUT = 10.0
+
+
+class Engine:
+    """The sandboxes of one SKERRY_HOME."""
+
+    def __init__(self, directory: Path | None = None) -> None:
+        require_root()
+        self.store = Store(directory or home())
+        self.cgroups = Cgroups.detect()
+        self._ready = threading.Lock()  # protects the one-time preparation
+        self._prepared = False
+        self._cpu_seen: dict[str, tuple[float, float]] = {}
+
+    def prepare(self) -> None:
+        """Once a process: the directories are there, and what dead processes left is swept."""
+        with self._ready:
+            if not self._prepared:
+                self.store.prepare()
+                self._prepared = True
+                self.sweep()
+
+    # -- create
+
+    def create(self, spec: SandboxSpec) -> SandboxInfo:
+        """Make a sandbox and wait for its agent. On any failure nothing of it is left."""
+        which = runtime()
+        launch.check_binaries()
+        granted = self._grant(spec)
+        self.prepare()
+        if spec.idempotency_key is not None and (known := self._known(spec)):
+            return known
+        now = time.time()
+        record, lock = self.store.add(
+            Record(
+                id=new_id(),
+                state=State.CREATING,
+                spec=spec,
+                limits=granted,
+                token=secrets.token_hex(16),
+                created_at=now,
+                runtime=which[0],
+                expires_at=now + spec.timeout,
+                deadline=boottime() + spec.timeout,
+                boot=boot_id(),
+            )
+        )
+        try:
+            return self._bring_up(record, which, lock).info()
+        except BaseException:
+            self._tear_down(record)
+            raise
+        finally:
+            lock.release()
+
+    def _bring_up(self, record: Record, which: tuple[str, str], lock: FileLock) -> Record:
+        directory = self.store.directory(record.id)
+        records.log_event(directory, record.id, "created")
+        layer = hostlayer.layer(self.store)
+        init = launch.start(record, directory, layer, which, self.cgroups, lock)
+        record = dataclasses.replace(record, state=State.RUNNING, init=init, started_at=time.time())
+        if record.spec.network == "open":
+            assert record.slot is not None
+            network.attach(record.slot, init.pid, self.cgroups.join_files(record.id))
+        records.log_event(directory, record.id, "ready")
+        records.write(directory, record)
+        return record
+
+    def _grant(self, spec: SandboxSpec) -> Resources:
+        """The limits a sandbox gets. Raises Unsupported, QuotaExceeded."""
+        asked, allowed = spec.resources, limits()
+        if asked.disk is not None:
+            raise Unsupported("the local provider cannot enforce a disk limit yet", option="resources.disk")
+        if asked.gpu is not None:
+            raise Unsupported("the local provider has no GPUs", option="resources.gpu")
+        if spec.template != "host":
+            raise Unsupported(
+                f"the local provider has only the template 'host', not {spec.template!r}", option="template"
+            )
+        if spec.isolation not in (None, "container"):
+            raise Unsupported(f"the isolation level {spec.isolation!r} is not available here", option="isolation")
+        if spec.network == "open":
+            network.require()
+        granted = Resources(
+            cpu=asked.cpu if asked.cpu is not None else min(allowed.cpu, allowed.max_cpu),
+            memory=asked.memory if asked.memory is not None else min(allowed.memory, allowed.max_memory),
+            pids=asked.pids if asked.pids is not None else min(allowed.pids, allowed.max_pids),
+        )
+        check_limits(granted)
+        self.cgroups.require(granted)
+        return granted
+
+    def _known(self, spec: SandboxSpec) -> SandboxInfo | None:
+        """The sandbox already made under this key. Raises Conflict when it was made from something else."""
+        assert spec.idempotency_key is not None
+        sandbox_id = self.store.holder_of(self.store.key_path(spec.idempotency_key))
+        if sandbox_id is None:
+            return None
+        with self.store.lock(sandbox_id):  # waits for a create that is still under way
+            try:
+                record = self.store.read(sandbox_id)
+            except SandboxNotFound:
+                return None
+        if record.state is State.CREATING:
+            self._sweep_one(sandbox_id)
+            return None
+        if record.spec != spec:
+            raise Conflict("this idempotency key was used with other options", hint="use a new key for a new sandbox")
+        return record.info()
+
+    # -- look
+
+    def get(self, sandbox_id: str) -> SandboxInfo:
+        """Raises SandboxNotFound, Corrupted."""
+        return self._current(sandbox_id).info()
+
+    def find(self, id_or_name: str) -> SandboxInfo:
+        self.prepare()
+        return self.get(self.store.resolve(id_or_name))
+
+    def list(self) -> Sequence[SandboxInfo]:
+        """Every sandbox there is; those whose end has come are swept on the way."""
+        self.prepare()
+        found = []
+        for sandbox_id in list(self.store.ids()):
+            try:
+                record = self._current(sandbox_id)
+            except SandboxNotFound:
+                continue
+            if record.state is not State.CREATING:
+                found.append(record.info())
+        return sorted(found, key=lambda info: info.created_at)
+
+    def _current(self, sandbox_id: str) -> Record:
+        """The record as it is now: a dead sandbox is swept or found failed. Raises SandboxNotFound, Corrupted."""
+        if not sandbox_id.startswith("sb-") or "/" in sandbox_id:
+            raise SandboxNotFound(f"there is no sandbox {sandbox_id!r}")
+        record = self.store.read(sandbox_id)
+        if record.state is State.RUNNING and record.init is not None and record.init.alive() and not record.abandoned():
+            return record
+        if record.state is State.FAILED and not record.expired() and not record.abandoned():
+            return record
+        self._sweep_one(sandbox_id)
+        return self.store.read(sandbox_id)
+
+    def running(self, sandbox_id: str) -> Record:
+        """The record of a sandbox that runs. Raises SandboxNotFound, SandboxStopped, SandboxFailed."""
+        record = self._current(sandbox_id)
+        if record.state is State.FAILED:
+            raise SandboxFailed(f"sandbox {sandbox_id} has failed: {record.reason}")
+        if record.state is not State.RUNNING:
+            raise SandboxStopped(f"sandbox {sandbox_id} is {record.state}")
+        return record
+
+    def socket(self, record: Record) -> Path:
+        return launch.Layout(directory=self.store.directory(record.id)).socket
+
+    def events(self, sandbox_id: str, since: int) -> Sequence[Event]:
+        self.store.read(sandbox_id)
+        return records.read_events(self.store.directory(sandbox_id), sandbox_id, since)
+
+    def usage(self, sandbox_id: str) -> Usage:
+        record = self.running(sandbox_id)
+        try:
+            counters = self.cgroups.counters(sandbox_id)
+        except FileNotFoundError:
+            raise SandboxNotFound(f"sandbox {sandbox_id} has just ended") from None
+        now = time.monotonic()
+        started = record.started_at if record.started_at is not None else record.created_at
+        seen, before = self._cpu_seen.get(sandbox_id, (now - max(0.001, time.time() - started), 0.0))
+        self._cpu_seen[sandbox_id] = (now, counters.cpu_seconds)
+        return Usage(
+            cpu_percent=max(0.0, 100 * (counters.cpu_seconds - before) / max(0.001, now - seen)),
+            cpu_seconds=counters.cpu_seconds,
+            memory_used=counters.memory_used,
+            memory_total=record.limits.memory,
+            disk_used=None,
+            disk_total=None,
+            network_rx=0,
+            network_tx=0,
+            pids=counters.pids,
+            pids_limit=record.limits.pids,
+        )
+
+    # -- change
+
+    def _update(self, sandbox_id: str, **changes: object) -> Record:
+        self.running(sandbox_id)
+        with self.store.lock(sandbox_id):
+            record = dataclasses.replace(self.store.read(sandbox_id), **changes)  # type: ignore[arg-type]
+            records.write(self.store.directory(sandbox_id), record)
+        return record
+
+    def record_deadline(self, sandbox_id: str, seconds: float) -> SandboxInfo:
+        if seconds > limits().max_lifetime:
+            raise QuotaExceeded(f"a lifetime of {seconds:.0f} s is above the maximum of {limits().max_lifetime:.0f} s")
+        deadline, wall = boottime() + seconds, time.time() + seconds
+        return self._update(sandbox_id, deadline=deadline, expires_at=wall, boot=boot_id()).info()
+
+    def record_lease(self, sandbox_id: str) -> None:
+        self._update(sandbox_id, lease=ProcessId.mine())
+
+    def set_limits(self, sandbox_id: str, wanted: Resources) -> SandboxInfo:
+        if wanted.disk is not None or wanted.gpu is not None:
+            option = "disk" if wanted.disk is not None else "gpu"
+            raise Unsupported(f"the local provider cannot change {option!r}", option=option)
+        check_limits(wanted)
+        self.cgroups.require(wanted)
+        self.running(sandbox_id)
+        with self.store.lock(sandbox_id):
+            record = self.store.read(sandbox_id)
+            self.cgroups.set_limits(sandbox_id, wanted)
+            merged = Resources(
+                cpu=wanted.cpu if wanted.cpu is not None else record.limits.cpu,
+                memory=wanted.memory if wanted.memory is not None else record.limits.memory,
+                pids=wanted.pids if wanted.pids is not None else record.limits.pids,
+            )
+            record = dataclasses.replace(record, limits=merged)
+            records.write(self.store.directory(sandbox_id), record)
+        return record.info()
+
+    # -- end
+
+    def destroy(self, sandbox_id: str) -> None:
+        """End it and remove everything of it; one that is not there is no error."""
+        self.prepare()
+        try:
+            with self.store.lock(sandbox_id):
+                self._tear_down(self._read_or_guess(sandbox_id))
+        except SandboxNotFound:
+            return
+
+    def _read_or_guess(self, sandbox_id: str) -> Record:
+        """The record, or for a damaged one as much as its folder tells, enough to remove it."""
+        try:
+            return self.store.read(sandbox_id)
+        except Corrupted:
+            pass
+        except SandboxNotFound:
+            if not self.store.directory(sandbox_id).is_dir():
+                raise
+        spec = SandboxSpec(name=self.store.name_of(sandbox_id))
+        return Record(
+            id=sandbox_id,
+            state=State.FAILED,
+            spec=spec,
+            limits=Resources(),
+            token="",
+            created_at=0.0,
+            slot=self.store.slot_of(sandbox_id),
+        )
+
+    def _tear_down(self, record: Record) -> None:
+        """Kill every process, then remove every trace, in an order that lets the next sweep finish it after a crash."""
+        if record.init is not None:
+            record.init.kill(KILL_TIMEOUT)
+        self.cgroups.remove(record.id, KILL_TIMEOUT)
+        if record.spec.network == "open" and record.slot is not None:
+            network.detach(record.slot)
+        self._cpu_seen.pop(record.id, None)
+        self.store.forget(record)
+
+    def sweep(self) -> Sequence[str]:
+        """Remove what nobody owns any more; the ids of the sandboxes removed."""
+        self.store.prepare()
+        swept = [sandbox_id for sandbox_id in list(self.store.ids()) if self._sweep_one(sandbox_id)]
+        self.store.sweep_remains()
+        network.tidy()
+        return swept
+
+    def _sweep_one(self, sandbox_id: str) -> bool:
+        """Sweep a sandbox whose end has come, or note that it failed; whether it was removed."""
+        try:
+            lock = self.store.lock(sandbox_id)
+        except SandboxNotFound:
+            return False
+        try:
+            if not lock.try_acquire():
+                return False  # somebody is at work on it
+            record = self.store.read(sandbox_id)
+            if record.state is State.CREATING or record.expired() or record.abandoned():
+                self._tear_down(record)
+                return True
+            if record.state is State.RUNNING and (record.init is None or not record.init.alive()):
+                failed = dataclasses.replace(record, state=State.FAILED, reason="its first process was killed")
+                records.write(self.store.directory(sandbox_id), failed)
+                records.log_event(self.store.directory(sandbox_id), sandbox_id, "error", reason=failed.reason or "")
+                self.cgroups.remove(sandbox_id, KILL_TIMEOUT)
+            return False
+        except (SandboxNotFound, Corrupted):
+            return False  # a damaged record is kept for its owner to see
+        finally:
+            lock.release()
+
+
+def check_limits(wanted: Resources) -> None:
+    """Raises QuotaExceeded for more than the configured maximum."""
+    allowed = limits()
+    for name, value, maximum in (
+        ("cpu", wanted.cpu, allowed.max_cpu),
+        ("memory", wanted.memory, allowed.max_memory),
+        ("pids", wanted.pids, allowed.max_pids),
+    ):
+        if value is not None and value > maximum:
+            raise QuotaExceeded(
+                f"{name} {value:g} is above the maximum of {maximum:g}",
+                hint=f"ask for less, or raise it with SKERRY_MAX_{name.upper()}",
+            )

@@ -1,0 +1,129 @@
+"""What this machine is: its boot, its processes' identities, its clocks, the programs Skerry uses."""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import time
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from skerry.core.errors import ProviderUnavailable
+
+BINARIES = Path(__file__).parents[2] / "_bin"
+
+
+@cache
+def boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def boottime() -> float:
+    """Seconds since boot, sleep included; no clock change moves it."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessId:
+    """A process for good: a pid alone may be used again, its start time in the same boot is not."""
+
+    pid: int
+    start: int
+    boot: str
+
+    @classmethod
+    def of(cls, pid: int) -> ProcessId | None:
+        start = _start_time(pid)
+        return None if start is None else cls(pid, start, boot_id())
+
+    @classmethod
+    def mine(cls) -> ProcessId:
+        own = cls.of(os.getpid())
+        assert own is not None
+        return own
+
+    def alive(self) -> bool:
+        return self.boot == boot_id() and _start_time(self.pid) == self.start
+
+    def kill(self, timeout: float) -> bool:
+        """SIGKILL it and wait until it is gone; whether it is."""
+        if self.boot != boot_id():
+            return True
+        try:
+            fd = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            return True
+        try:
+            if _start_time(self.pid) != self.start:
+                return True
+            signal.pidfd_send_signal(fd, signal.SIGKILL)
+            poll = select.poll()
+            poll.register(fd, select.POLLIN)
+            return bool(poll.poll(timeout * 1000))
+        except ProcessLookupError:
+            return True
+        finally:
+            os.close(fd)
+
+
+def _start_time(pid: int) -> int | None:
+    """Clock ticks from boot to the start of a process; None when it is gone or a zombie."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None if fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+@cache
+def _search(name: str) -> str | None:
+    return shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin:/usr/local/sbin")
+
+
+def program(name: str) -> str:
+    """The path of an installed program. Raises ProviderUnavailable."""
+    path = _search(name)
+    if path is None:
+        raise ProviderUnavailable(f"{name} is not installed", hint=f"apt-get install -y {PACKAGES.get(name, name)}")
+    return path
+
+
+PACKAGES = {"nft": "nftables", "rm": "coreutils"}
+
+
+def binary(name: str) -> str:
+    """The path of a program that Skerry ships. Raises ProviderUnavailable."""
+    path = BINARIES / name
+    if not path.exists():
+        raise ProviderUnavailable(f"Skerry's own {name} is not built", hint="run `make setup` in the source tree")
+    return str(path)
+
+
+def runtime() -> tuple[str, str]:
+    """The OCI runtime to use, as (kind, path): crun, or runc where there is no crun.
+
+    Raises ProviderUnavailable.
+    """
+    wanted = os.environ.get("SKERRY_RUNTIME")
+    for kind in (wanted,) if wanted else ("crun", "runc"):
+        path = _search(kind)
+        if path and kind in ("crun", "runc"):
+            return kind, path
+    what = f"the runtime {wanted!r} (SKERRY_RUNTIME)" if wanted else "neither crun nor runc"
+    raise ProviderUnavailable(
+        f"{what} is installed" if not wanted else f"{what} is not installed or not known",
+        hint="apt-get install -y crun",
+    )
+
+
+def require_root() -> None:
+    """Raises ProviderUnavailable for anyone but root."""
+    if os.geteuid() != 0:
+        raise ProviderUnavailable(
+            "local sandboxes need root: their id ranges, cgroups and mounts are the kernel's to give",
+            hint="run it with sudo, or use a provider that needs no root here (a Skerry server, Docker, a cloud)",
+        )

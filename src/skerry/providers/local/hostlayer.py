@@ -1,0 +1,185 @@
+"""The `host` template: this machine's own system files, read-only, over a small /etc made here.
+
+/usr is bound as it is, without a mapping of ids, so files that only the machine's root may read stay unreadable for
+the sandbox's root. Nothing else of the machine is visible: /etc is built from a list of public files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import stat
+import tempfile
+from pathlib import Path
+
+from skerry.providers.local.store import Store
+
+LAYOUT = "1"
+"""Part of the layer's name; raised when what is built below changes."""
+
+CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
+_CA_VARIABLES = (
+    "SSL_CERT_FILE",
+    "NODE_EXTRA_CA_CERTS",
+    "REQUESTS_CA_BUNDLE",
+    "PIP_CERT",
+    "CURL_CA_BUNDLE",
+    "GIT_SSL_CAINFO",
+)
+
+_COPIED = (
+    "alternatives ld.so.cache ld.so.conf ld.so.conf.d nsswitch.conf localtime timezone services protocols rpc "
+    "mime.types profile profile.d bash.bashrc inputrc terminfo magic magic.mime os-release debian_version lsb- "
+    "release locale.alias locale.conf default/locale ssl/openssl.cnf ssl/certs/ca-certificates.crt host.conf "
+    "gai.conf python3 python3.11 python3.12 python3.13 perl java-17-openjdk java-21-openjdk fonts vim nanorc skel"
+).split()
+_WATCHED = ("ld.so.cache", "alternatives", "localtime", "ssl/certs/ca-certificates.crt", "os-release", "nsswitch.conf")
+_SYSTEM_LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+
+_PASSWD = """root:x:0:0:root:/root:/bin/bash
+daemon:x:1:1:daemon:/usr/sbin:/usr/sbin/nologin
+bin:x:2:2:bin:/bin:/usr/sbin/nologin
+sys:x:3:3:sys:/dev:/usr/sbin/nologin
+mail:x:8:8:mail:/var/mail:/usr/sbin/nologin
+www-data:x:33:33:www-data:/var/www:/usr/sbin/nologin
+_apt:x:42:65534::/nonexistent:/usr/sbin/nologin
+nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin
+user:x:1000:1000:user:/home/user:/bin/bash
+"""
+_GROUP = """root:x:0:
+daemon:x:1:
+bin:x:2:
+sys:x:3:
+adm:x:4:
+tty:x:5:
+mail:x:8:
+www-data:x:33:
+shadow:x:42:
+staff:x:50:
+nogroup:x:65534:
+user:x:1000:
+"""
+_FILES = {
+    "etc/passwd": _PASSWD,
+    "etc/group": _GROUP,
+    "etc/hosts": "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n",
+    "etc/hostname": "skerry\n",
+    "etc/resolv.conf": "nameserver 127.0.0.53\n",
+    "etc/fstab": "",
+}
+_DIRECTORIES = {
+    "": 0o755,
+    "etc": 0o755,
+    "usr": 0o755,
+    "proc": 0o555,
+    "sys": 0o555,
+    "dev": 0o755,
+    "run": 0o755,
+    "run/lock": 0o1777,
+    "tmp": 0o1777,
+    "var": 0o755,
+    "var/tmp": 0o1777,
+    "var/log": 0o755,
+    "var/cache": 0o755,
+    "var/lib": 0o755,
+    "root": 0o700,
+    "home": 0o755,
+    "opt": 0o755,
+    "srv": 0o755,
+    "mnt": 0o755,
+    "media": 0o755,
+    ".skerry": 0o755,
+}
+_USER_DIRECTORIES = ("home/user", "workspace")
+
+
+def environment() -> dict[str, str]:
+    """The variables that let programs inside find the machine's public certificates."""
+    return dict.fromkeys(_CA_VARIABLES, str(CA_BUNDLE)) if CA_BUNDLE.exists() else {}
+
+
+def mounts() -> list[str]:
+    """The machine's directories that are bound read-only: /usr, and the old top-level ones where they are no links."""
+    return [
+        "/usr",
+        *(f"/{name}" for name in _SYSTEM_LINKS if os.path.isdir(f"/{name}") and not os.path.islink(f"/{name}")),
+    ]
+
+
+def layer(store: Store) -> Path:
+    """The directory of the read-only layer, built if this machine's files have changed. Raises OSError."""
+    path = store.templates / f"host-{_fingerprint()}"
+    if not path.is_dir():
+        _build(path)
+    return path
+
+
+def _fingerprint() -> str:
+    seen = [LAYOUT, *mounts()]
+    for name in _WATCHED:
+        try:
+            info = os.stat(f"/etc/{name}")
+            seen.append(f"{name} {info.st_mtime_ns} {info.st_size}")
+        except OSError:
+            seen.append(name)
+    return hashlib.sha256("\n".join(seen).encode()).hexdigest()[:16]
+
+
+def _build(path: Path) -> None:
+    """Make the layer beside its place and move it there as a whole: two builders at once do no harm."""
+    fresh = Path(tempfile.mkdtemp(dir=path.parent, prefix=".host-"))
+    try:
+        _fill(fresh)
+        try:
+            fresh.rename(path)
+        except OSError:
+            if not path.is_dir():
+                raise
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _fill(root: Path) -> None:
+    for name, mode in _DIRECTORIES.items():
+        (root / name).mkdir(exist_ok=True)
+        (root / name).chmod(mode)
+    for name in _USER_DIRECTORIES:
+        (root / name).mkdir()
+        os.chown(root / name, 1000, 1000)
+    for name in _SYSTEM_LINKS:
+        if os.path.islink(f"/{name}"):
+            (root / name).symlink_to(os.readlink(f"/{name}"))
+        elif os.path.isdir(f"/{name}"):
+            (root / name).mkdir()
+    (root / "var/run").symlink_to("/run")
+    (root / "var/lock").symlink_to("/run/lock")
+    for name in _COPIED:
+        _copy_public(Path("/etc") / name, root / "etc" / name)
+    for name, text in _FILES.items():
+        (root / name).write_text(text)
+        (root / name).chmod(0o644)
+    (root / "etc/mtab").symlink_to("../proc/self/mounts")
+    (root / ".skerry/agent").touch()
+    for name in (".bashrc", ".profile"):
+        _copy_public(Path("/etc/skel") / name, root / "home/user" / name, owner=1000)
+
+
+def _copy_public(source: Path, target: Path, owner: int = 0) -> None:
+    """Copy what everybody may read: links as they are, regular files and directories; anything else is left out."""
+    try:
+        info = source.lstat()
+    except OSError:
+        return
+    if stat.S_ISLNK(info.st_mode):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.symlink_to(os.readlink(source))
+    elif stat.S_ISDIR(info.st_mode) and info.st_mode & 0o005 == 0o005:
+        target.mkdir(parents=True, exist_ok=True)
+        for name in os.listdir(source):
+            _copy_public(source / name, target / name, owner)
+    elif stat.S_ISREG(info.st_mode) and info.st_mode & 0o004:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
+        target.chmod(info.st_mode & 0o755)
+        os.chown(target, owner, owner)

@@ -1,0 +1,263 @@
+"""Starts a sandbox: socket, boot message, launcher, runtime, and the agent's first word."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from skerry.core.errors import DiskFull, ProviderUnavailable, SandboxFailed, Timeout
+from skerry.core.handshake import hello_frame, parse_hello
+from skerry.providers.local import hostlayer
+from skerry.providers.local.bundle import binds, configuration, open_file_limit
+from skerry.providers.local.cgroup import Cgroups
+from skerry.providers.local.host import ProcessId, binary
+from skerry.providers.local.locks import FileLock
+from skerry.providers.local.record import Record
+from skerry.providers.local.store import ROOT, USERNS, host_id
+from skerry.wire import Boot, Decoder, FrameError, Type, encode_frame
+
+READY_TIMEOUT = 30.0
+INOTIFY_INSTANCES = 128
+_LOCK_FD = 21
+_ENVIRONMENT = {
+    "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+    # The runtime runs from the read-only bind of /usr, so it need not copy and re-execute itself to be safe from being
+    # overwritten by what it starts: that costs 3 ms.
+    "_LIBCONTAINER_CLONED_BINARY": "1",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layout:
+    """The paths of one sandbox's folder."""
+
+    directory: Path
+
+    @property
+    def socket(self) -> Path:
+        return self.directory / "agent.sock"
+
+    @property
+    def scratch(self) -> Path:
+        return self.directory / "scratch"
+
+    @property
+    def upper(self) -> Path:
+        return self.directory / "upper"
+
+    @property
+    def bundle(self) -> Path:
+        return self.directory / "bundle"
+
+    @property
+    def log(self) -> Path:
+        return self.directory / "launch.log"
+
+    @property
+    def pid_file(self) -> Path:
+        return self.directory / "init.pid"
+
+    def make(self, lowers: int) -> None:
+        layers = [self.scratch / f"l{number}" for number in range(lowers)]
+        roots = (self.upper, self.upper / "u", self.upper / "w", self.scratch, *layers)
+        for path in (*roots, self.scratch / "u", self.bundle):
+            path.mkdir(mode=0o755)
+
+
+def address(path: Path) -> str:
+    """A name for a unix socket of any path: the kernel takes 107 bytes, a directory's descriptor is short.
+
+    The descriptor stays open for the life of the process when it is needed.
+    """
+    if len(os.fsencode(path)) < 108:
+        return str(path)
+    fd = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    return f"/proc/self/fd/{fd}/{path.name}"
+
+
+def start(
+    record: Record, directory: Path, layer: Path, runtime: tuple[str, str], cgroups: Cgroups, lock: FileLock
+) -> ProcessId:
+    """Bring the sandbox up; its agent has answered when this returns, with the identity of its first process.
+
+    Raises SandboxFailed with what the runtime said, Timeout, DiskFull.
+    """
+    layout = Layout(directory=directory)
+    try:
+        layout.make(lowers=1)
+        config = configuration(record, ROOT, runtime[0])
+        (layout.bundle / "config.json").write_text(json.dumps(config))
+        cgroups.create(record.id, record.limits)
+    except OSError as error:
+        if error.errno in (28, 122):
+            raise DiskFull(f"no room under {directory.parent} for a new sandbox", errno=error.errno) from error
+        raise
+    name = address(layout.socket)
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as client:
+        listener.bind(name)
+        listener.listen(128)
+        launcher = _spawn(record, layout, layer, runtime, cgroups, lock, listener)
+        try:
+            # The socket listens already: the greeting waits in it until the agent is there to read it.
+            client.connect(name)
+            client.sendall(hello_frame(bytes.fromhex(record.token)))
+            listener.close()
+            _await_hello(client, launcher, layout)
+        except BaseException:
+            _reap(launcher, kill=True)
+            raise
+    status = _reap(launcher)
+    if status != 0:
+        raise _not_started(layout)
+    identity = ProcessId.of(int(layout.pid_file.read_text()))
+    if identity is None:
+        raise SandboxFailed(f"the sandbox ended at once: {_last_words(layout)}")
+    return identity
+
+
+def _boot_fd(record: Record) -> int:
+    """The agent's first message, in memory: env and token are neither on disk nor in a command line."""
+    spec = record.spec
+    env = {**hostlayer.environment(), **spec.env}
+    assert record.deadline is not None
+    boot = Boot(
+        token=bytes.fromhex(record.token),
+        env=tuple(f"{name}={value}".encode("utf-8", "surrogateescape") for name, value in env.items()),
+        workdir=spec.workdir.encode(),
+        user=spec.user,
+        deadline_ms=max(1, int((record.deadline - time.clock_gettime(time.CLOCK_BOOTTIME)) * 1000)),
+    )
+    fd = os.memfd_create("boot", os.MFD_CLOEXEC)
+    os.write(fd, encode_frame(0, Type.BOOT, boot.encode()))
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
+
+
+def _arguments(record: Record, layout: Layout, layer: Path, runtime: tuple[str, str], cgroups: Cgroups) -> list[str]:
+    assert record.slot is not None and record.limits.pids is not None
+    kind, path = runtime
+    state = layout.directory / "runtime"
+    launcher = [binary("launcher"), f"parent={os.getpid()}", f"log={layout.log}"]
+    launcher += [f"ids={host_id(record.slot)}", f"inotify={INOTIFY_INSTANCES}"]
+    launcher.append(f"files={open_file_limit(record.limits.pids)}")
+    if kind == "crun":
+        launcher += [f"join={file}" for file in cgroups.join_files(record.id)]
+        if cgroups.mask is not None:
+            launcher.append(f"mask={cgroups.mask}")
+    launcher += [f"lower={layer}", f"upper={layout.upper}", f"scratch={layout.scratch}", f"root={ROOT}", f"userns={USERNS}"]
+    launcher += [*(f"bind={path}:{source}" for path, source in binds()), "--"]
+    options = ["--root", str(state), "--log", str(layout.log)]
+    if kind == "crun":
+        options.append("--cgroup-manager=disabled")
+    run = ["run", "-d", "--preserve-fds", "3", "--pid-file", str(layout.pid_file), "-b", str(layout.bundle), record.id]
+    bound = f"{ROOT}{path}" if kind == "crun" and path.startswith("/usr/") else path
+    return [*launcher, bound, *options, *run]
+
+
+def _spawn(
+    record: Record,
+    layout: Layout,
+    layer: Path,
+    runtime: tuple[str, str],
+    cgroups: Cgroups,
+    lock: FileLock,
+    listener: socket.socket,
+) -> int:
+    arguments = _arguments(record, layout, layer, runtime, cgroups)
+    boot = _boot_fd(record)
+    oom = os.open(cgroups.oom_file(record.id), os.O_RDONLY | os.O_CLOEXEC)
+    # Sources are moved out of the way first: one of them may be a number that another is to become.
+    wanted = ((listener.fileno(), 3), (boot, 4), (oom, 5), (lock.fileno(), _LOCK_FD))
+    high = 100
+    actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = []
+    actions += [(os.POSIX_SPAWN_DUP2, source, high + number) for number, (source, _) in enumerate(wanted)]
+    actions += [
+        (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDWR, 0),
+        (os.POSIX_SPAWN_DUP2, 0, 1),
+        (os.POSIX_SPAWN_DUP2, 0, 2),
+    ]
+    for number, (_, target) in enumerate(wanted):
+        actions += [(os.POSIX_SPAWN_DUP2, high + number, target), (os.POSIX_SPAWN_CLOSE, high + number)]
+    try:
+        # a session of its own: Ctrl-C at a terminal is for the client to handle
+        return os.posix_spawn(arguments[0], arguments, _ENVIRONMENT, file_actions=actions, setsid=True)
+    finally:
+        os.close(boot)
+        os.close(oom)
+
+
+def _await_hello(client: socket.socket, launcher: int, layout: Layout) -> None:
+    """Wait for the agent's greeting, or for the launcher to fail. Raises SandboxFailed, Timeout, Corrupted."""
+    decoder = Decoder()
+    deadline = time.monotonic() + READY_TIMEOUT
+    watch = os.pidfd_open(launcher)
+    poll = select.poll()
+    poll.register(client, select.POLLIN)
+    poll.register(watch, select.POLLIN)
+    try:
+        while True:
+            ready = dict(poll.poll(max(0.0, deadline - time.monotonic()) * 1000))
+            if not ready:
+                raise Timeout(f"the sandbox was not ready after {READY_TIMEOUT:.0f} s: {_last_words(layout)}")
+            if client.fileno() in ready:
+                for frame in decoder.feed(_receive(client, launcher, layout)):
+                    parse_hello(frame)
+                    return
+            elif watch in ready:
+                if _exit_status(launcher) != 0:
+                    raise _not_started(layout)
+                poll.unregister(watch)
+    except FrameError as error:
+        raise SandboxFailed(f"the agent's greeting is malformed: {error}") from error
+    finally:
+        os.close(watch)
+
+
+def _receive(client: socket.socket, launcher: int, layout: Layout) -> bytes:
+    try:
+        data = client.recv(65536)
+    except ConnectionResetError:
+        data = b""
+    if not data:  # the last holder of the listening socket is gone, so the launcher is ending and has said why
+        _exit_status(launcher)
+        raise _not_started(layout)
+    return data
+
+
+def _not_started(layout: Layout) -> SandboxFailed:
+    return SandboxFailed(f"the sandbox did not start: {_last_words(layout)}", hint="run `skerry doctor`")
+
+
+def _exit_status(pid: int) -> int:
+    """The status of an ended child, which stays there to be reaped."""
+    result = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    assert result is not None
+    return int(result.si_status)
+
+
+def _reap(pid: int, *, kill: bool = False) -> int:
+    if kill:
+        os.kill(pid, 9)
+    _, status = os.waitpid(pid, 0)
+    return os.waitstatus_to_exitcode(status)
+
+
+def _last_words(layout: Layout) -> str:
+    try:
+        text = layout.log.read_text(errors="replace").strip()
+    except OSError:
+        text = ""
+    return text[-600:] or "the runtime gave no reason"
+
+
+def check_binaries() -> None:
+    """Raises ProviderUnavailable."""
+    for name in ("agent", "launcher", "seccomp.bpf"):
+        binary(name)
+    if not Path("/proc/self/ns/user").exists():
+        raise ProviderUnavailable("this kernel has no user namespaces")

@@ -1,0 +1,57 @@
+"""File locks between processes and threads; the kernel lets go of them when their holder dies."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import time
+from pathlib import Path
+from types import TracebackType
+
+from skerry.core.errors import Conflict
+
+
+class FileLock:
+    """An exclusive flock on a file, held until `release` or the end of the last process that has its descriptor."""
+
+    def __init__(self, path: Path, *, create: bool = True) -> None:
+        self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o600)
+
+    def try_acquire(self) -> bool:
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EAGAIN, errno.EACCES):
+                return False
+            raise
+        return True
+
+    def acquire(self, timeout: float = 60.0) -> None:
+        """Raises Conflict when somebody else keeps it for longer."""
+        deadline = time.monotonic() + timeout
+        pause = 0.0005
+        while not self.try_acquire():
+            if time.monotonic() > deadline:
+                raise Conflict(f"another operation has held {self.path} for {timeout:.0f} s", retryable=True)
+            time.sleep(pause)  # flock has no timed wait
+            pause = min(pause * 2, 0.02)
+
+    @property
+    def path(self) -> str:
+        return os.readlink(f"/proc/self/fd/{self._fd}")
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def release(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> FileLock:
+        self.acquire()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.release()

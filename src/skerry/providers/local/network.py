@@ -1,0 +1,128 @@
+"""Egress for sandboxes that ask for it: a point-to-point link, address translation, and a forwarder for names.
+
+A sandbox reaches public addresses only: not this machine, not its private networks, not another sandbox. Names are
+resolved by a small forwarder that listens on 127.0.0.53 inside the sandbox and asks this machine's resolvers from
+outside; it runs in the sandbox's cgroup and ends with it. The rules stay while a sandbox uses them.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import subprocess
+from pathlib import Path
+
+from skerry.core.errors import ProviderUnavailable
+from skerry.providers.local.host import binary, program
+from skerry.providers.local.locks import FileLock
+from skerry.providers.local.store import RUN
+
+POOL = ipaddress.ip_network("10.213.192.0/19")
+PREFIX = "skv"
+_BLOCKED = (
+    "0.0.0.0/8, 10.0.0.0/8, 100.64.0.0/10, 127.0.0.0/8, 169.254.0.0/16, 172.16.0.0/12, 192.0.0.0/24, 192.168.0.0/16, "
+    "224.0.0.0/4, 240.0.0.0/4"
+)
+_RULES = f"""
+table inet skerry {{}}
+delete table inet skerry
+table inet skerry {{
+    chain input {{
+        type filter hook input priority -10; policy accept;
+        iifname "{PREFIX}*" drop
+    }}
+    chain forward {{
+        type filter hook forward priority -10; policy accept;
+        iifname "{PREFIX}*" oifname "{PREFIX}*" drop
+        iifname "{PREFIX}*" meta nfproto != ipv4 drop
+        iifname "{PREFIX}*" ip saddr != {POOL} drop
+        iifname "{PREFIX}*" ip daddr {{ {_BLOCKED} }} drop
+        oifname "{PREFIX}*" ct state != {{ established, related }} drop
+    }}
+    chain postrouting {{
+        type nat hook postrouting priority 100; policy accept;
+        ip saddr {POOL} oifname != "{PREFIX}*" masquerade
+    }}
+}}
+"""
+_FORWARDING = Path("/proc/sys/net/ipv4/ip_forward")
+
+
+def _lock() -> FileLock:
+    """Protects the rules: they are there whenever a link is."""
+    return FileLock(RUN / "network.lock")
+
+
+def require() -> None:
+    """Raises ProviderUnavailable when this machine cannot give egress."""
+    for name in ("nft", "ip", "nsenter"):
+        program(name)
+    binary("dns")
+
+
+def attach(slot: int, pid: int, cgroup_files: list[Path]) -> None:
+    """Connect the network namespace of process `pid`. Raises ProviderUnavailable."""
+    device = f"{PREFIX}{slot}"
+    outside, inside = POOL[2 * slot], POOL[2 * slot + 1]
+    with _lock():
+        (RUN / "network").touch()
+        if _FORWARDING.read_text().strip() != "1":
+            _FORWARDING.write_text("1")
+        _run([program("nft"), "-f", "-"], _RULES)
+        _run(
+            [program("ip"), "-batch", "-"],
+            f"link add {device} type veth peer name eth0 netns {pid}\n"
+            f"addr add {outside}/31 dev {device}\n"
+            f"link set {device} up\n",
+        )
+    _run(
+        [program("nsenter"), f"--net=/proc/{pid}/ns/net", program("ip"), "-batch", "-"],
+        f"addr add {inside}/31 dev eth0\nlink set eth0 up\nroute add default via {outside}\n",
+    )
+    joins = [f"join={file}" for file in cgroup_files]
+    _run([binary("dns"), f"pid={pid}", *joins, *(f"server={server}" for server in _resolvers())], "")
+
+
+def detach(slot: int) -> None:
+    """Take the link away, and the rules with the last one."""
+    device = f"{PREFIX}{slot}"
+    with _lock():
+        if Path(f"/sys/class/net/{device}").exists():
+            _run([program("ip"), "link", "del", device], "")
+        _tidy()
+
+
+def tidy() -> None:
+    """Remove rules that no link uses any more."""
+    if (RUN / "network").exists():
+        with _lock():
+            _tidy()
+
+
+def _tidy() -> None:
+    if not any(Path("/sys/class/net").glob(f"{PREFIX}*")):
+        _run([program("nft"), "-f", "-"], "table inet skerry {}\ndelete table inet skerry\n")
+        (RUN / "network").unlink(missing_ok=True)
+
+
+def _resolvers() -> list[str]:
+    """This machine's name servers. Raises ProviderUnavailable."""
+    servers = []
+    for line in Path("/etc/resolv.conf").read_text().splitlines():
+        words = line.split()
+        if len(words) >= 2 and words[0] == "nameserver":
+            try:
+                address = ipaddress.ip_address(words[1])
+            except ValueError:
+                continue
+            if address.version == 4:
+                servers.append(str(address))
+    if not servers:
+        raise ProviderUnavailable("/etc/resolv.conf names no IPv4 name server", hint="add one, or use network='none'")
+    return servers[:3]
+
+
+def _run(command: list[str], text: str) -> None:
+    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=30)
+    if done.returncode != 0:
+        what = Path(command[0]).name
+        raise ProviderUnavailable(f"{what} could not set up the network: {done.stderr.strip()[:300]}")

@@ -1,0 +1,150 @@
+"""A sandbox's record on disk: one JSON file, replaced atomically, checked when read."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from skerry.core.errors import Corrupted
+from skerry.core.models import Event, Resources, SandboxInfo, SandboxSpec, State
+from skerry.providers.local.host import ProcessId, boot_id, boottime
+
+VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Record:
+    """What is known of a sandbox. Only the holder of its lock writes it."""
+
+    id: str
+    state: State
+    spec: SandboxSpec
+    limits: Resources
+    token: str
+    created_at: float
+    slot: int | None = None
+    runtime: str = ""
+    init: ProcessId | None = None
+    started_at: float | None = None
+    expires_at: float | None = None
+    deadline: float | None = None
+    """The end on the boot clock of `boot`, which no change of the wall clock moves."""
+    boot: str = ""
+    lease: ProcessId | None = None
+    reason: str | None = None
+
+    def expired(self) -> bool:
+        if self.deadline is not None and self.boot == boot_id():
+            return boottime() >= self.deadline - 0.05
+        return self.expires_at is not None and time.time() >= self.expires_at
+
+    def abandoned(self) -> bool:
+        """Leased to a process that is gone."""
+        return self.lease is not None and not self.lease.alive()
+
+    def info(self) -> SandboxInfo:
+        spec = self.spec
+        return SandboxInfo(
+            id=self.id,
+            name=spec.name,
+            provider="local",
+            state=self.state,
+            created_at=self.created_at,
+            started_at=self.started_at,
+            last_active_at=None,
+            expires_at=self.expires_at,
+            resources=self.limits,
+            template=spec.template,
+            isolation="container",
+            network=spec.network,
+            user=spec.user,
+            workdir=spec.workdir,
+            purpose=spec.purpose,
+            metadata=dict(spec.metadata),
+            labels=dict(spec.labels),
+            env_names=tuple(spec.env),
+            leased_to=self.lease.pid if self.lease else None,
+            reason=self.reason,
+        )
+
+
+def write(directory: Path, record: Record) -> None:
+    """Replace the record as a whole: a reader sees the old one or the new one."""
+    _replace(directory / "record.json", json.dumps({"version": VERSION, **dataclasses.asdict(record)}).encode())
+
+
+def _replace(path: Path, data: bytes) -> None:
+    temporary = path.with_suffix(".new")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        written = os.write(fd, data)
+        if written != len(data):
+            raise OSError(28, "the disk is full", str(temporary))
+    finally:
+        os.close(fd)
+    os.rename(temporary, path)
+
+
+def read(directory: Path) -> Record:
+    """Raises FileNotFoundError, or Corrupted when the file is not a record."""
+    path = directory / "record.json"
+    data = path.read_bytes()
+    try:
+        return _parse(json.loads(data))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Corrupted(
+            f"the record of sandbox {directory.name} is damaged ({error})",
+            hint=f"its files are in {directory}; `skerry rm {directory.name}` removes it",
+        ) from error
+
+
+def _process(value: dict[str, Any] | None) -> ProcessId | None:
+    return None if value is None else ProcessId(int(value["pid"]), int(value["start"]), str(value["boot"]))
+
+
+def _parse(data: dict[str, Any]) -> Record:
+    if data.pop("version") != VERSION:
+        raise ValueError("it has another version")
+    spec = dict(data["spec"])
+    spec["resources"] = Resources(**spec["resources"])
+    return Record(
+        **{
+            **data,
+            "state": State(data["state"]),
+            "spec": SandboxSpec(**spec),
+            "limits": Resources(**data["limits"]),
+            "init": _process(data["init"]),
+            "lease": _process(data["lease"]),
+        }
+    )
+
+
+def log_event(directory: Path, sandbox_id: str, type: str, **data: str) -> None:
+    """Append an event; one line, one write, so concurrent writers never mix."""
+    line = json.dumps({"type": type, "time": time.time(), "data": data}) + "\n"
+    fd = os.open(directory / "events.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(fd, line.encode())
+    finally:
+        os.close(fd)
+
+
+def read_events(directory: Path, sandbox_id: str, since: int) -> list[Event]:
+    """The stored events after cursor `since`; a cursor is a line's number, from 1. Raises Corrupted."""
+    try:
+        lines = (directory / "events.jsonl").read_text().splitlines()
+    except FileNotFoundError:
+        return []
+    try:
+        return [
+            Event(cursor=number, sandbox_id=sandbox_id, **json.loads(line))
+            for number, line in enumerate(lines, start=1)
+            if number > since
+        ]
+    except (ValueError, TypeError) as error:
+        raise Corrupted(f"the event log of sandbox {sandbox_id} is damaged ({error})") from error

@@ -1,0 +1,245 @@
+"""Where sandboxes are kept: one folder each under SKERRY_HOME, their names, and the host's id ranges.
+
+    SKERRY_HOME/sandboxes/ID/   record.json lock agent.sock events.jsonl upper/ scratch/ bundle/ runtime/
+    SKERRY_HOME/names/NAME      a link to the id that has the name
+    SKERRY_HOME/keys/HASH       a link to the id made under an idempotency key
+    SKERRY_HOME/trash/          folders on their way out
+    SKERRY_HOME/templates/      read-only layers
+    /run/skerry/slots/N         a link to the folder that uses id range N, for the whole machine
+
+A folder appears under its id by one rename, complete and locked, so whoever sees it without a holder of its lock knows
+that its maker is dead.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import hashlib
+import os
+import random
+import secrets
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from skerry.core.errors import Conflict, DiskFull, ProviderUnavailable, QuotaExceeded, SandboxNotFound
+from skerry.providers.local import record as records
+from skerry.providers.local.host import program
+from skerry.providers.local.locks import FileLock
+from skerry.providers.local.record import Record
+
+SLOTS = 4095
+FIRST_ID = 0x7000_0000
+"""Host ids from here on are the sandboxes': above what systemd gives to containers, below 2^31."""
+
+RUN = Path("/run/skerry")
+ROOT = RUN / "root"
+"""Where each sandbox's root is mounted, in its own mount namespace; on the machine itself it stays empty."""
+USERNS = RUN / "userns"
+"""Where each launcher mounts its sandbox's user namespace; on the machine itself an empty file."""
+
+_ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
+
+
+def new_id() -> str:
+    return "sb-" + "".join(secrets.choice(_ALPHABET) for _ in range(10))
+
+
+def host_id(slot: int) -> int:
+    """The first host id of a slot's 65,536."""
+    return FIRST_ID + slot * 65536
+
+
+class Store:
+    """The folders and links of one SKERRY_HOME."""
+
+    def __init__(self, home: Path, run: Path = RUN) -> None:
+        self.home = home
+        self.sandboxes = home / "sandboxes"
+        self.names = home / "names"
+        self.keys = home / "keys"
+        self.trash = home / "trash"
+        self.templates = home / "templates"
+        self.slots = run / "slots"
+        self._allocation = run / "lock"
+
+    def prepare(self) -> None:
+        """Make the directories, readable by their owner alone. Raises ProviderUnavailable, DiskFull."""
+        try:
+            # 0700: files a sandbox's root makes setuid must be out of reach for the machine's other users
+            self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for path in (RUN, ROOT):
+                path.mkdir(mode=0o755, exist_ok=True)
+            USERNS.touch()
+            for path in (self.sandboxes, self.names, self.keys, self.trash, self.templates, self.slots):
+                path.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise DiskFull(f"no room under {self.home}", errno=error.errno) from error
+            raise ProviderUnavailable(f"{self.home} cannot be used: {error}", hint="set SKERRY_HOME") from error
+
+    def allocation(self) -> FileLock:
+        """Protects names, keys, slots and the appearing of folders."""
+        return FileLock(self._allocation)
+
+    def directory(self, sandbox_id: str) -> Path:
+        return self.sandboxes / sandbox_id
+
+    def lock(self, sandbox_id: str) -> FileLock:
+        """The sandbox's own lock, not yet acquired. Raises SandboxNotFound."""
+        try:
+            return FileLock(self.directory(sandbox_id) / "lock", create=False)
+        except FileNotFoundError:
+            raise _not_found(sandbox_id) from None
+
+    def read(self, sandbox_id: str) -> Record:
+        """Raises SandboxNotFound, Corrupted."""
+        try:
+            return records.read(self.directory(sandbox_id))
+        except (FileNotFoundError, NotADirectoryError):
+            raise _not_found(sandbox_id) from None
+
+    def ids(self) -> Iterator[str]:
+        for entry in os.scandir(self.sandboxes):
+            if entry.name.startswith("sb-"):
+                yield entry.name
+
+    def resolve(self, id_or_name: str) -> str:
+        """The id for an id or a name. Raises SandboxNotFound."""
+        if "/" in id_or_name or "\0" in id_or_name or not id_or_name:
+            raise _not_found(id_or_name)
+        if id_or_name.startswith("sb-"):
+            return id_or_name
+        try:
+            return os.readlink(self.names / id_or_name)
+        except OSError:
+            raise _not_found(id_or_name) from None
+
+    def name_of(self, sandbox_id: str) -> str | None:
+        """The name whose link points to `sandbox_id`."""
+        return next((link.name for link in self.names.iterdir() if os.readlink(link) == sandbox_id), None)
+
+    def slot_of(self, sandbox_id: str) -> int | None:
+        """The slot whose link points to the folder of `sandbox_id`."""
+        folder = str(self.directory(sandbox_id))
+        return next((int(link.name) for link in self.slots.iterdir() if os.readlink(link) == folder), None)
+
+    def key_path(self, key: str) -> Path:
+        return self.keys / hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
+
+    def holder_of(self, link: Path) -> str | None:
+        """The id a name or key link points to, if that sandbox is still there."""
+        try:
+            sandbox_id = os.readlink(link)
+        except FileNotFoundError:
+            return None
+        return sandbox_id if self.directory(sandbox_id).is_dir() else None
+
+    def add(self, record: Record) -> tuple[Record, FileLock]:
+        """Let a new sandbox's folder appear, locked by the caller, with its name, key and slot.
+
+        Raises Conflict for a taken name or key, QuotaExceeded when no id range is free, DiskFull.
+        """
+        fresh = self.sandboxes / f".new-{record.id}"
+        with self.allocation():
+            links = self._links(record)
+            for link, what in links:
+                if self.holder_of(link):
+                    raise Conflict(f"{what} is taken", hint="choose another, or destroy the sandbox that has it")
+            try:
+                fresh.mkdir(mode=0o700)
+                lock = FileLock(fresh / "lock")
+                lock.acquire()
+                record = self._take_slot(record)
+                records.write(fresh, record)
+                for link, _ in links:
+                    link.unlink(missing_ok=True)
+                    link.symlink_to(record.id)
+                fresh.rename(self.directory(record.id))
+            except OSError as error:
+                self._remove_tree(fresh)
+                self._free_stale_slots()
+                if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                    raise DiskFull(f"no room under {self.home} for a new sandbox", errno=error.errno) from error
+                raise
+        return record, lock
+
+    def _links(self, record: Record) -> list[tuple[Path, str]]:
+        links = []
+        if record.spec.name is not None:
+            links.append((self.names / record.spec.name, f"the name {record.spec.name!r}"))
+        if record.spec.idempotency_key is not None:
+            links.append((self.key_path(record.spec.idempotency_key), "the idempotency key"))
+        return links
+
+    def _take_slot(self, record: Record) -> Record:
+        # A random start spreads the use of ranges; the link is made only once, by whoever comes first.
+        start = random.randrange(SLOTS)
+        for step in range(SLOTS):
+            slot = (start + step) % SLOTS
+            try:
+                os.symlink(self.directory(record.id), self.slots / str(slot))
+            except FileExistsError:
+                continue
+            return dataclasses.replace(record, slot=slot)
+        raise QuotaExceeded(f"all {SLOTS} id ranges of this machine are in use", hint="destroy some sandboxes")
+
+    def forget(self, record: Record) -> None:
+        """Take away the folder, names and slot of a sandbox of which nothing runs any more."""
+        directory = self.directory(record.id)
+        gone = self.trash / record.id
+        try:
+            directory.rename(gone)
+        except FileNotFoundError:
+            pass
+        self._remove_tree(gone)
+        with self.allocation():
+            for link, _ in self._links(record):
+                self._unlink_if(link, record.id)
+            if record.slot is not None:
+                self._unlink_if(self.slots / str(record.slot), str(directory))
+
+    @staticmethod
+    def _unlink_if(link: Path, target: str) -> None:
+        try:
+            if os.readlink(link) == target:
+                link.unlink()
+        except FileNotFoundError:
+            pass
+
+    def _remove_tree(self, path: Path) -> None:
+        """Delete a tree a sandbox may have written: any depth, any names, links never followed. Raises OSError."""
+        if not path.exists():
+            return
+        done = subprocess.run(
+            [program("rm"), "-rf", "--one-file-system", "--", str(path)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode != 0 and path.exists():
+            raise OSError(errno.EIO, f"cannot remove {path}: {done.stderr.strip()[:300]}")
+
+    def sweep_remains(self) -> None:
+        """Remove what a crash left outside of any sandbox's folder."""
+        for path in self.trash.iterdir():
+            self._remove_tree(path)
+        with self.allocation():
+            for path in self.sandboxes.glob(".new-*"):
+                self._remove_tree(path)  # its maker held this lock, so it is dead
+            for directory in (self.names, self.keys):
+                for link in directory.iterdir():
+                    if self.holder_of(link) is None:
+                        link.unlink(missing_ok=True)
+            self._free_stale_slots()
+
+    def _free_stale_slots(self) -> None:
+        """Free slots whose folder is gone: folders go only after their processes. Needs the allocation lock."""
+        for link in self.slots.iterdir():
+            if not Path(os.readlink(link)).is_dir():
+                link.unlink(missing_ok=True)
+
+
+def _not_found(which: str) -> SandboxNotFound:
+    return SandboxNotFound(f"there is no sandbox {which!r}")
