@@ -33,7 +33,7 @@ from skerry.providers.local.cgroup import Cgroups
 from skerry.providers.local.host import ProcessId, boot_id, boottime, require_root, runtime
 from skerry.providers.local.locks import FileLock
 from skerry.providers.local.record import Record
-from skerry.providers.local.store import Store, new_id
+from skerry.providers.local.store import KeyTaken, Store, new_id
 
 KILL_TIMEOUT = 10.0
 
@@ -65,23 +65,14 @@ class Engine:
         launch.check_binaries()
         granted = self._grant(spec)
         self.prepare()
-        if spec.idempotency_key is not None and (known := self._known(spec)):
-            return known
-        now = time.time()
-        record, lock = self.store.add(
-            Record(
-                id=new_id(),
-                state=State.CREATING,
-                spec=spec,
-                limits=granted,
-                token=secrets.token_hex(16),
-                created_at=now,
-                runtime=which[0],
-                expires_at=now + spec.timeout,
-                deadline=boottime() + spec.timeout,
-                boot=boot_id(),
-            )
-        )
+        while True:
+            if spec.idempotency_key is not None and (known := self._known(spec)):
+                return known
+            try:
+                record, lock = self.store.add(self._new_record(spec, granted, which[0]))
+                break
+            except KeyTaken:
+                continue  # by a create at the same time: its sandbox is the answer
         try:
             return self._bring_up(record, which, lock).info()
         except BaseException:
@@ -89,6 +80,22 @@ class Engine:
             raise
         finally:
             lock.release()
+
+    @staticmethod
+    def _new_record(spec: SandboxSpec, granted: Resources, runtime: str) -> Record:
+        now = time.time()
+        return Record(
+            id=new_id(),
+            state=State.CREATING,
+            spec=spec,
+            limits=granted,
+            token=secrets.token_hex(16),
+            created_at=now,
+            runtime=runtime,
+            expires_at=now + spec.timeout,
+            deadline=boottime() + spec.timeout,
+            boot=boot_id(),
+        )
 
     def _bring_up(self, record: Record, which: tuple[str, str], lock: FileLock) -> Record:
         directory = self.store.directory(record.id)
@@ -133,11 +140,11 @@ class Engine:
         sandbox_id = self.store.holder_of(self.store.key_path(spec.idempotency_key))
         if sandbox_id is None:
             return None
-        with self.store.lock(sandbox_id):  # waits for a create that is still under way
-            try:
+        try:
+            with self.store.lock(sandbox_id):  # waits for a create that is still under way
                 record = self.store.read(sandbox_id)
-            except SandboxNotFound:
-                return None
+        except SandboxNotFound:
+            return None
         if record.state is State.CREATING:
             self._sweep_one(sandbox_id)
             return None
@@ -164,6 +171,8 @@ class Engine:
                 record = self._current(sandbox_id)
             except SandboxNotFound:
                 continue
+            except Corrupted as error:
+                record = self._guess(sandbox_id, str(error))
             if record.state is not State.CREATING:
                 found.append(record.info())
         return sorted(found, key=lambda info: info.created_at)
@@ -268,23 +277,27 @@ class Engine:
             return
 
     def _read_or_guess(self, sandbox_id: str) -> Record:
-        """The record, or for a damaged one as much as its folder tells, enough to remove it."""
+        """The record, or for a damaged or missing one what can be told without it. Raises SandboxNotFound."""
         try:
             return self.store.read(sandbox_id)
-        except Corrupted:
-            pass
-        except SandboxNotFound:
+        except Corrupted as error:
+            return self._guess(sandbox_id, str(error))
+        except SandboxNotFound as error:
             if not self.store.directory(sandbox_id).is_dir():
                 raise
-        spec = SandboxSpec(name=self.store.name_of(sandbox_id))
+            return self._guess(sandbox_id, str(error))
+
+    def _guess(self, sandbox_id: str, reason: str) -> Record:
+        """A stand-in for a damaged record: failed, with as much as links and cgroups tell, which is enough to remove it."""
         return Record(
             id=sandbox_id,
             state=State.FAILED,
-            spec=spec,
+            spec=SandboxSpec(name=self.store.name_of(sandbox_id)),
             limits=Resources(),
             token="",
             created_at=0.0,
             slot=self.store.slot_of(sandbox_id),
+            reason=reason,
         )
 
     def _tear_down(self, record: Record) -> None:
@@ -292,7 +305,7 @@ class Engine:
         if record.init is not None:
             record.init.kill(KILL_TIMEOUT)
         self.cgroups.remove(record.id, KILL_TIMEOUT)
-        if record.spec.network == "open" and record.slot is not None:
+        if record.slot is not None and network.attached(record.slot):
             network.detach(record.slot)
         self._cpu_seen.pop(record.id, None)
         self.store.forget(record)

@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from skerry.core.errors import ProviderUnavailable
 
@@ -36,8 +37,8 @@ class ProcessId:
 
     @classmethod
     def of(cls, pid: int) -> ProcessId | None:
-        start = _start_time(pid)
-        return None if start is None else cls(pid, start, boot_id())
+        seen = _look(pid)
+        return None if seen is None else cls(pid, seen.start, boot_id())
 
     @classmethod
     def mine(cls) -> ProcessId:
@@ -46,7 +47,9 @@ class ProcessId:
         return own
 
     def alive(self) -> bool:
-        return self.boot == boot_id() and _start_time(self.pid) == self.start
+        """Whether it is there and not on its way out."""
+        seen = _look(self.pid) if self.boot == boot_id() else None
+        return seen is not None and seen.start == self.start and not seen.ending
 
     def kill(self, timeout: float) -> bool:
         """SIGKILL it and wait until it is gone; whether it is."""
@@ -57,7 +60,8 @@ class ProcessId:
         except ProcessLookupError:
             return True
         try:
-            if _start_time(self.pid) != self.start:
+            seen = _look(self.pid)
+            if seen is None or seen.start != self.start:
                 return True
             signal.pidfd_send_signal(fd, signal.SIGKILL)
             poll = select.poll()
@@ -69,14 +73,24 @@ class ProcessId:
             os.close(fd)
 
 
-def _start_time(pid: int) -> int | None:
-    """Clock ticks from boot to the start of a process; None when it is gone or a zombie."""
+class _Seen(NamedTuple):
+    start: int
+    ending: bool
+
+
+_PF_EXITING = 0x4
+
+
+def _look(pid: int) -> _Seen | None:
+    """Clock ticks from boot to the start of a process, and whether it is ending; None when it is gone or a zombie."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    return None if fields[0] in (b"Z", b"X") else int(fields[19])
+    if fields[0] in (b"Z", b"X"):
+        return None
+    return _Seen(start=int(fields[19]), ending=bool(int(fields[6]) & _PF_EXITING))
 
 
 @cache

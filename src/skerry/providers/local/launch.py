@@ -7,6 +7,8 @@ import os
 import select
 import socket
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,15 +71,17 @@ class Layout:
             path.mkdir(mode=0o755)
 
 
-def address(path: Path) -> str:
-    """A name for a unix socket of any path: the kernel takes 107 bytes, a directory's descriptor is short.
-
-    The descriptor stays open for the life of the process when it is needed.
-    """
+@contextmanager
+def address(path: Path) -> Iterator[str]:
+    """A name for a unix socket of any path: the kernel takes 107 bytes, but a directory's descriptor is short."""
     if len(os.fsencode(path)) < 108:
-        return str(path)
+        yield str(path)
+        return
     fd = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    return f"/proc/self/fd/{fd}/{path.name}"
+    try:
+        yield f"/proc/self/fd/{fd}/{path.name}"
+    finally:
+        os.close(fd)
 
 
 def start(
@@ -97,8 +101,11 @@ def start(
         if error.errno in (28, 122):
             raise DiskFull(f"no room under {directory.parent} for a new sandbox", errno=error.errno) from error
         raise
-    name = address(layout.socket)
-    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as client:
+    with (
+        address(layout.socket) as name,
+        socket.socket(socket.AF_UNIX) as listener,
+        socket.socket(socket.AF_UNIX) as client,
+    ):
         listener.bind(name)
         listener.listen(128)
         launcher = _spawn(record, layout, layer, runtime, cgroups, lock, listener)

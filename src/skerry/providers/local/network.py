@@ -35,7 +35,7 @@ table inet skerry {{
         iifname "{PREFIX}*" oifname "{PREFIX}*" drop
         iifname "{PREFIX}*" meta nfproto != ipv4 drop
         iifname "{PREFIX}*" ip saddr != {POOL} drop
-        iifname "{PREFIX}*" ip daddr {{ {_BLOCKED} }} drop
+        iifname "{PREFIX}*" ip daddr {{ {_BLOCKED} }} reject with icmpx admin-prohibited
         oifname "{PREFIX}*" ct state != {{ established, related }} drop
     }}
     chain postrouting {{
@@ -61,7 +61,7 @@ def require() -> None:
 
 def attach(slot: int, pid: int, cgroup_files: list[Path]) -> None:
     """Connect the network namespace of process `pid`. Raises ProviderUnavailable."""
-    device = f"{PREFIX}{slot}"
+    device = _device(slot).name
     outside, inside = POOL[2 * slot], POOL[2 * slot + 1]
     with _lock():
         (RUN / "network").touch()
@@ -82,12 +82,24 @@ def attach(slot: int, pid: int, cgroup_files: list[Path]) -> None:
     _run([binary("dns"), f"pid={pid}", *joins, *(f"server={server}" for server in _resolvers())], "")
 
 
+def _device(slot: int) -> Path:
+    return Path(f"/sys/class/net/{PREFIX}{slot}")
+
+
+def attached(slot: int) -> bool:
+    """Whether the slot has a link, or rules may be left from one."""
+    return _device(slot).exists() or (RUN / "network").exists()
+
+
 def detach(slot: int) -> None:
     """Take the link away, and the rules with the last one."""
-    device = f"{PREFIX}{slot}"
     with _lock():
-        if Path(f"/sys/class/net/{device}").exists():
-            _run([program("ip"), "link", "del", device], "")
+        if _device(slot).exists():
+            try:
+                _run([program("ip"), "link", "del", _device(slot).name], "")
+            except ProviderUnavailable:
+                if _device(slot).exists():  # it may have gone with its other end meanwhile
+                    raise
         _tidy()
 
 

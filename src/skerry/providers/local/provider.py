@@ -59,7 +59,8 @@ class LocalProvider(Provider, Deadlines, Leases, Resizable):
             raise Unsupported("the local provider opens only the agent's channel yet", option="port")
         record = self.engine.running(sandbox_id)
         try:
-            stream = await anyio.connect_unix(address(self.engine.socket(record)))
+            with address(self.engine.socket(record)) as name:
+                stream = await anyio.connect_unix(name)
         except OSError as error:
             if error.errno in (errno.ECONNREFUSED, errno.ENOENT):
                 self.engine.running(sandbox_id)  # says what became of it, if it ended meanwhile

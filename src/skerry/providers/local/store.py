@@ -51,6 +51,10 @@ def host_id(slot: int) -> int:
     return FIRST_ID + slot * 65536
 
 
+class KeyTaken(Exception):
+    """Somebody has just made a sandbox under this idempotency key."""
+
+
 class Store:
     """The folders and links of one SKERRY_HOME."""
 
@@ -139,21 +143,24 @@ class Store:
     def add(self, record: Record) -> tuple[Record, FileLock]:
         """Let a new sandbox's folder appear, locked by the caller, with its name, key and slot.
 
-        Raises Conflict for a taken name or key, QuotaExceeded when no id range is free, DiskFull.
+        Raises Conflict for a taken name, KeyTaken, QuotaExceeded when no id range is free, DiskFull.
         """
         fresh = self.sandboxes / f".new-{record.id}"
         with self.allocation():
             links = self._links(record)
-            for link, what in links:
-                if self.holder_of(link):
-                    raise Conflict(f"{what} is taken", hint="choose another, or destroy the sandbox that has it")
+            for link in links:
+                if not self.holder_of(link):
+                    continue
+                if link.parent == self.keys:
+                    raise KeyTaken
+                raise Conflict(f"the name {link.name!r} is taken", hint="choose another, or destroy its sandbox")
             try:
                 fresh.mkdir(mode=0o700)
                 lock = FileLock(fresh / "lock")
                 lock.acquire()
                 record = self._take_slot(record)
                 records.write(fresh, record)
-                for link, _ in links:
+                for link in links:
                     link.unlink(missing_ok=True)
                     link.symlink_to(record.id)
                 fresh.rename(self.directory(record.id))
@@ -165,12 +172,12 @@ class Store:
                 raise
         return record, lock
 
-    def _links(self, record: Record) -> list[tuple[Path, str]]:
+    def _links(self, record: Record) -> list[Path]:
         links = []
-        if record.spec.name is not None:
-            links.append((self.names / record.spec.name, f"the name {record.spec.name!r}"))
         if record.spec.idempotency_key is not None:
-            links.append((self.key_path(record.spec.idempotency_key), "the idempotency key"))
+            links.append(self.key_path(record.spec.idempotency_key))
+        if record.spec.name is not None:
+            links.append(self.names / record.spec.name)
         return links
 
     def _take_slot(self, record: Record) -> Record:
@@ -195,7 +202,7 @@ class Store:
             pass
         self._remove_tree(gone)
         with self.allocation():
-            for link, _ in self._links(record):
+            for link in self._links(record):
                 self._unlink_if(link, record.id)
             if record.slot is not None:
                 self._unlink_if(self.slots / str(record.slot), str(directory))

@@ -1,0 +1,106 @@
+# `make run` and `make test` need nothing but make on a new Debian or Ubuntu machine, as root; `make` lists the rest.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PYTHON := .venv/bin/python
+BIN := src/skerry/_bin
+PYTEST := $(PYTHON) -m pytest
+PYTEST_ARGS ?=
+FUZZ_SECONDS ?= 60
+CRASH_ROUNDS ?= 500
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: ## install what is missing, make .venv, build the native parts
+	@tools/setup.sh
+	@$(MAKE) native
+
+.PHONY: native
+native:
+	@$(MAKE) -s -C agent
+	@$(MAKE) -s -C launcher
+	@$(MAKE) -s $(addprefix $(BIN)/, agent launcher dns seccomp.bpf)
+
+$(BIN)/agent: agent/build/agent
+$(BIN)/launcher: launcher/build/launcher
+$(BIN)/dns: launcher/build/dns
+$(BIN)/seccomp.bpf: launcher/build/seccomp.bpf
+$(BIN)/%:
+	@mkdir -p $(BIN)
+	@cp $< $@.new && mv -f $@.new $@ # renamed, since a running sandbox may have the old one open
+
+launcher/build/seccomp.bpf: tools/gen_seccomp.py src/skerry/providers/local/seccomp.py
+	@mkdir -p $(@D)
+	@$(PYTHON) tools/gen_seccomp.py $@
+
+.PHONY: run
+run: setup ## run code in a real sandbox and show the timings
+	@$(PYTHON) examples/quickstart.py
+	@.venv/bin/skerry bench --quick
+
+.PHONY: test
+test: ## everything that must hold: checks and all tests, with real sandboxes
+	@tools/setup.sh test
+	@$(MAKE) native
+	@$(MAKE) check
+	SKERRY_REQUIRE_REAL=1 $(PYTEST) $(PYTEST_ARGS)
+
+.PHONY: check
+check: ## lint, format, types, layers, generated files
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m mypy
+	.venv/bin/lint-imports --no-logo
+	$(PYTHON) tools/gen_sync.py --check
+	$(PYTHON) docs/reference/generate.py --check
+	@# The brackets keep this line from finding itself.
+	@! git grep --no-index --exclude-standard -nIE 'p[y]pi\.org|p[y]thonhosted|registry\.n[p]mjs' -- . || \
+		{ echo 'error: no registry host name belongs in the tree' >&2; exit 1; }
+	@test ! -e uv.lock || { echo 'error: requirements*.txt are the lock; remove uv.lock' >&2; exit 1; }
+
+.PHONY: fmt
+fmt: ## format and fix what can be fixed
+	$(PYTHON) -m ruff check --fix-only --exit-zero .
+	$(PYTHON) -m ruff format .
+	$(PYTHON) tools/gen_sync.py
+	$(PYTHON) docs/reference/generate.py
+
+.PHONY: bench
+bench: setup ## measure; DOCKER=1 adds Docker in the same run
+	$(PYTHON) bench/run.py $(if $(DOCKER),--docker)
+
+.PHONY: soak
+soak: ## the long counts: CRASH_ROUNDS (500) kills, ten minutes of fuzzing each
+	@tools/setup.sh test
+	@$(MAKE) native
+	SOAK=1 SKERRY_REQUIRE_REAL=1 SKERRY_CRASH_ROUNDS=$(CRASH_ROUNDS) FUZZ_SECONDS=600 \
+		$(PYTEST) -m soak --timeout=14400 $(PYTEST_ARGS)
+	@$(MAKE) fuzz FUZZ_SECONDS=600
+
+.PHONY: fuzz
+fuzz: ## fuzz both decoders for FUZZ_SECONDS (60) each
+	@tools/setup.sh test
+	@$(MAKE) native
+	FUZZ_SECONDS=$(FUZZ_SECONDS) $(PYTEST) -k fuzz --timeout=14400 $(PYTEST_ARGS)
+
+.PHONY: lock
+lock: ## resolve the dependencies anew
+	@tools/setup.sh
+	for what in "requirements.txt" "requirements-dev.txt --group dev -c requirements.txt"; do \
+		.venv/bin/uv pip compile -q --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
+			pyproject.toml -o $$what; \
+	done
+	echo uv | .venv/bin/uv pip compile -q --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate \
+		--no-header - -o requirements-uv.txt
+
+.PHONY: clean
+clean: ## remove what was built; .venv and sandboxes stay
+	$(MAKE) -s -C agent clean
+	$(MAKE) -s -C launcher clean
+	rm -rf $(BIN) dist bench/results .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find src tests tools examples bench -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,56 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+
+class Format(StrEnum):
+    TEXT = "text"
+    JSON = "json"
+
+
+class Network(StrEnum):
+    NONE = "none"
+    OPEN = "open"
+
+
+Output = Annotated[Format, typer.Option("-o", "--output", help="How to print.")]
+SandboxName = Annotated[str, typer.Argument(metavar="SANDBOX", help="Its id or name.", show_default=False)]
+Env = Annotated[
+    list[str] | None,
+    typer.Option("--env", "-e", metavar="K=V", help="An environment variable; K alone passes your own. Repeatable."),
+]
+Name = Annotated[str | None, typer.Option("--name", metavar="NAME", help="A unique name for it.")]
+Lifetime = Annotated[float | None, typer.Option("--lifetime", metavar="S", help="It ends after so many seconds.")]
+Memory = Annotated[str | None, typer.Option("--memory", "-m", metavar="SIZE", help="Such as 512MB or 2GiB.")]
+Cpu = Annotated[float | None, typer.Option("--cpu", metavar="CORES", help="CPU cores, such as 0.5 or 2.")]
+Pids = Annotated[int | None, typer.Option("--pids", metavar="N", help="The most processes and threads at once.")]
+NetworkOption = Annotated[Network, typer.Option("--network", help="'open' lets it out to the network.")]
+User = Annotated[str | None, typer.Option("--user", "-u", metavar="USER", help="The sandbox's user to run as.")]
+Sudo = Annotated[bool, typer.Option("--sudo", help="Run as the sandbox's own root.")]
+Workdir = Annotated[str | None, typer.Option("--workdir", "-w", metavar="DIR", help="The directory to run in.")]
+CommandTimeout = Annotated[
+    float | None,
+    typer.Option("--timeout", "-t", metavar="S", help="Kill the command after so many seconds (exit 124)."),
+]
+
+
+def parse_env(assignments: list[str] | None) -> dict[str, str]:
+    """The variables given with --env. Raises InvalidArgument."""
+    import os
+
+    from skerry.core.errors import InvalidArgument
+
+    env: dict[str, str] = {}
+    for assignment in assignments or []:
+        name, equals, value = assignment.partition("=")
+        if not name:
+            raise InvalidArgument(f"--env {assignment!r} has no name", hint="write it like --env NAME=value")
+        if not equals and name not in os.environ:
+            raise InvalidArgument(f"--env {name}: there is no such variable to pass", hint=f"write --env {name}=value")
+        env[name] = value if equals else os.environ[name]
+    return env

@@ -1,0 +1,274 @@
+"""Commands about processes: run, exec, logs, kill."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from skerry.cli import options
+from skerry.cli.options import Format, Network, parse_env
+from skerry.cli.output import ago, note, print_json, print_table, size
+from skerry.cli.runtime import RUN_FAILED, execute
+
+if TYPE_CHECKING:
+    from skerry import AsyncSandbox
+    from skerry.cli.streaming import Job
+    from skerry.core.models import ProcessInfo
+
+CommandLine = Annotated[
+    list[str], typer.Argument(metavar="-- COMMAND...", help="The program and its arguments.", show_default=False)
+]
+ProcessId = Annotated[
+    int | None, typer.Argument(metavar="[PROCESS]", help="Its id, as `exec --detach` prints it.", show_default=False)
+]
+
+
+def run(
+    command: CommandLine,
+    env: options.Env = None,
+    timeout: options.CommandTimeout = None,
+    lifetime: options.Lifetime = None,
+    name: options.Name = None,
+    memory: options.Memory = None,
+    cpu: options.Cpu = None,
+    pids: options.Pids = None,
+    network: options.NetworkOption = Network.NONE,
+    user: options.User = None,
+    sudo: options.Sudo = False,
+    workdir: options.Workdir = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the sandbox running; its id goes to stderr.")] = False,
+    output: options.Output = Format.TEXT,
+) -> None:
+    """Run a command in a new sandbox, which is removed afterwards.
+
+    Exits with the command's exit code; 124: out of time, 127: no such program, 128+n: signal n, 125: Skerry failed.
+    Input that is piped in goes to the command.
+
+    \b
+    Example:
+      skerry run --timeout 10 --memory 256MB -- python3 -c 'print(6 * 7)'
+      echo hello | skerry run -- tr a-z A-Z
+    """
+
+    async def work() -> int:
+        from skerry import AsyncSandbox
+        from skerry.cli.sandboxes import resources
+        from skerry.cli.streaming import Job, run_job
+
+        job = Job(argv=command, timeout=timeout, user=user, sudo=sudo, cwd=workdir)
+        async with AsyncExitStack() as stack:
+            sandbox = await AsyncSandbox.create(
+                name=name,
+                env=parse_env(env),
+                timeout=lifetime,
+                resources=resources(memory=memory, cpu=cpu, pids=pids),
+                network=network.value,
+            )
+            if keep:
+                stack.push_async_callback(sandbox.close)
+                note(f"sandbox: {sandbox.id}")
+            else:
+                await stack.enter_async_context(sandbox)
+            return await run_job(sandbox, job, output=output)
+
+    execute(work, output=output, failure=RUN_FAILED)
+
+
+def exec_(
+    sandbox: options.SandboxName,
+    command: CommandLine,
+    env: options.Env = None,
+    timeout: options.CommandTimeout = None,
+    user: options.User = None,
+    sudo: options.Sudo = False,
+    workdir: options.Workdir = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Leave it running in the background and print its id.")
+    ] = False,
+    output: options.Output = Format.TEXT,
+) -> None:
+    """Run a command in a sandbox that exists. Options go before SANDBOX.
+
+    Exits as `skerry run` does.
+
+    \b
+    Example:
+      skerry exec my-box -- ls -l
+      skerry exec --detach my-box -- python3 -m http.server
+    """
+
+    async def work() -> int:
+        from skerry.cli.sandboxes import connect
+        from skerry.cli.streaming import Job, run_job
+
+        job = Job(argv=_command(command), timeout=timeout, user=user, sudo=sudo, cwd=workdir, env=parse_env(env))
+        async with connect(sandbox) as box:
+            if detach:
+                return await _detach(box, job, output=output)
+            return await run_job(box, job, output=output)
+
+    execute(work, output=output, failure=RUN_FAILED)
+
+
+def logs(
+    sandbox: options.SandboxName,
+    process: ProcessId = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the process ends.")] = False,
+    output: options.Output = Format.TEXT,
+) -> None:
+    """Print what a background process has written.
+
+    The last 1 MiB of each stream is kept. Without PROCESS, several processes are listed.
+
+    \b
+    Example:
+      skerry logs my-box
+      skerry logs --follow my-box 3
+    """
+
+    async def work() -> None:
+        from skerry.cli.sandboxes import connect
+
+        async with connect(sandbox) as box:
+            known = await box.processes.list()
+            if process is None and len(known) != 1:
+                _print_processes(known, output=output)
+            else:
+                await _print_log(box, known[0].id if process is None else process, follow=follow, output=output)
+
+    execute(work, output=output)
+
+
+def kill(
+    sandbox: options.SandboxName,
+    process: ProcessId = None,
+    signal: Annotated[
+        str, typer.Option("--signal", "-s", metavar="SIGNAL", help="A name or number; KILL takes the whole tree.")
+    ] = "KILL",
+    output: options.Output = Format.TEXT,
+) -> None:
+    """Kill a background process, or all of them. The sandbox goes on; `skerry rm` removes it.
+
+    \b
+    Example:
+      skerry kill my-box 3
+      skerry kill --signal TERM my-box
+    """
+
+    async def work() -> None:
+        from skerry.cli.sandboxes import connect
+        from skerry.core.errors import ProcessNotFound
+        from skerry.core.models import ExecStatus
+
+        number = _signal(signal)
+        async with connect(sandbox) as box:
+            if process is not None:
+                await box.processes.kill(process, number)
+                killed = [process]
+            else:
+                killed = []
+                for known in await box.processes.list():
+                    if known.status is ExecStatus.RUNNING:
+                        try:
+                            await box.processes.kill(known.id, number)
+                        except ProcessNotFound:
+                            continue  # it ended by itself meanwhile
+                        killed.append(known.id)
+        if output is Format.JSON:
+            print_json({"killed": killed})
+        else:
+            print("\n".join(str(id) for id in killed) or "nothing was running")
+
+    execute(work, output=output)
+
+
+def _command(words: list[str]) -> list[str]:
+    """The command behind SANDBOX, with or without a `--` before it. Raises InvalidArgument."""
+    from skerry.core.errors import InvalidArgument
+
+    if words[0] == "--":
+        words = words[1:]
+    elif words[0].startswith("-"):
+        raise InvalidArgument(
+            f"{words[0]} comes after the sandbox", hint="options go before it: skerry exec -d SANDBOX …"
+        )
+    if not words:
+        raise InvalidArgument("there is no command to run", hint="skerry exec SANDBOX -- COMMAND…")
+    return words
+
+
+def _signal(text: str) -> int:
+    """The number of a signal given as 9, KILL or SIGKILL. Raises InvalidArgument."""
+    import signal
+
+    from skerry.core.errors import InvalidArgument
+
+    name = text.upper().removeprefix("SIG")
+    if name.isdecimal() and 0 < int(name) <= 64:
+        return int(name)
+    try:
+        return signal.Signals[f"SIG{name}"].value
+    except KeyError:
+        raise InvalidArgument(f"{text!r} is not a signal", hint="such as TERM, KILL, INT or 9") from None
+
+
+async def _detach(sandbox: AsyncSandbox, job: Job, *, output: Format) -> int:
+    process = await sandbox.processes.spawn(
+        job.argv, cwd=job.cwd, env=job.env, timeout=job.timeout, user=job.user, sudo=job.sudo
+    )
+    if output is Format.JSON:
+        print_json({"sandbox": sandbox.id, "process": process.id, "pid": process.pid})
+    else:
+        print(process.id)
+    return 0
+
+
+def _print_processes(processes: list[ProcessInfo], *, output: Format) -> None:
+    if output is Format.JSON:
+        print_json(processes)
+    elif not processes:
+        note("no background processes; `skerry exec --detach` starts one")
+    else:
+        print_table(
+            ("PROCESS", "STATUS", "STARTED", "WRITTEN", "COMMAND"),
+            [
+                (str(process.id), _status(process), ago(process.started_at), _written(process), process.command[:200])
+                for process in processes
+            ],
+            right=("PROCESS", "WRITTEN"),
+        )
+
+
+async def _print_log(sandbox: AsyncSandbox, process_id: int, *, follow: bool, output: Format) -> None:
+    from skerry.cli.streaming import write
+
+    process = await sandbox.processes.get(process_id, view=True)
+    if follow and output is Format.JSON:
+        await process.wait()
+    if not follow or output is Format.JSON:
+        kept = await process.output()
+        if output is Format.JSON:
+            info = await process.poll()
+            print_json(asdict(info) | {"stdout": kept.stdout, "stderr": kept.stderr, "gap": kept.gap})
+            return
+        if kept.gap:
+            note(f"the first {kept.gap} bytes are no longer kept")
+        await write(1, kept.stdout)
+        await write(2, kept.stderr)
+        return
+    async with process.attach() as stream:
+        async for chunk in stream:
+            await write(1 if chunk.stream == "stdout" else 2, chunk.data)
+
+
+def _status(process: ProcessInfo) -> str:
+    if process.exit_code is not None:
+        return f"exited {process.exit_code}"
+    return f"signal {process.signal}" if process.signal is not None else process.status.value
+
+
+def _written(process: ProcessInfo) -> str:
+    return size(process.stdout_bytes + process.stderr_bytes)

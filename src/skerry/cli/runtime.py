@@ -1,0 +1,87 @@
+"""The boundary of the process: runs a command's work, and turns its errors and signals into a line and an exit code."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from typing import NoReturn
+
+from skerry.cli.options import Format
+from skerry.cli.output import print_error
+
+RUN_FAILED = 125
+"""Skerry itself failed while it should have run a command; no command's own exit code is meant."""
+
+
+def execute(work: Callable[[], Awaitable[int | None]], *, output: Format, failure: int = 1) -> NoReturn:
+    """Run `work` and exit with what it returns (None: 0), `failure` for an error, 128 + n for the signal n.
+
+    A signal cancels `work`, so what it made is removed; a second one ends the process at once.
+    """
+    import anyio
+
+    try:
+        code, signum = anyio.run(_until_signal, work)
+        sys.stdout.flush()
+    except Exception as error:  # noqa: BLE001 - the process ends here
+        raise SystemExit(_report(_single(error), output=output, failure=failure)) from None
+    if signum:
+        os._exit(128 + signum)  # a thread that still waits for a reader of our output must not keep us
+    raise SystemExit(code)
+
+
+async def _until_signal(work: Callable[[], Awaitable[int | None]]) -> tuple[int, int]:
+    """What `work` returned, and the signal that ended it (0: none)."""
+    import anyio
+
+    code, received = 0, 0
+
+    async def watch(scope: anyio.CancelScope) -> None:
+        nonlocal received
+        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
+            started.set()
+            async for signum in signals:
+                if received:
+                    os._exit(128 + signum)
+                received = signum
+                scope.cancel()
+
+    started = anyio.Event()
+    async with anyio.create_task_group() as watcher:
+        with anyio.CancelScope() as scope:
+            watcher.start_soon(watch, scope)
+            await started.wait()
+            code = await work() or 0
+        watcher.cancel_scope.cancel()
+    return code, received
+
+
+def _single(error: BaseException) -> BaseException:
+    """The one error inside groups of one, as task groups raise them."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
+def _report(error: BaseException, *, output: Format, failure: int) -> int:
+    """Prints what went wrong; the exit code for it. Raises it again for SKERRY_DEBUG=1."""
+    from skerry.core.errors import SkerryError
+
+    if isinstance(error, BrokenPipeError):
+        _discard_stdout()
+        return 128 + signal.SIGPIPE
+    if os.environ.get("SKERRY_DEBUG") == "1":
+        raise error
+    if isinstance(error, SkerryError):
+        print_error(error.message, error.code, error.hint, retryable=error.retryable, output=output)
+    else:
+        text = f"{type(error).__name__}: {error}"
+        print_error(text, "INTERNAL", "this is a bug; SKERRY_DEBUG=1 shows where", output=output)
+    return failure
+
+
+def _discard_stdout() -> None:
+    """Nobody reads it any more: keeps Python's last flush from failing too."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

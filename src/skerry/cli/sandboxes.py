@@ -1,0 +1,260 @@
+"""Commands about sandboxes as a whole: create, ps, info, rm, gc."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from skerry.cli import options
+from skerry.cli.options import Format, Network, parse_env
+from skerry.cli.output import ago, duration, note, print_error, print_json, print_table, size
+from skerry.cli.runtime import execute
+
+if TYPE_CHECKING:
+    from skerry import AsyncSandbox
+    from skerry.core.models import Resources, SandboxInfo
+
+
+def create(
+    name: options.Name = None,
+    env: options.Env = None,
+    lifetime: options.Lifetime = None,
+    memory: options.Memory = None,
+    cpu: options.Cpu = None,
+    pids: options.Pids = None,
+    network: options.NetworkOption = Network.NONE,
+    user: options.User = None,
+    workdir: options.Workdir = None,
+    output: options.Output = Format.TEXT,
+) -> None:
+    """Create a sandbox and print its id. It lives until `skerry rm` or the end of its lifetime.
+
+    \b
+    Example:
+      skerry create --name my-box --memory 1GB --lifetime 600
+    """
+
+    async def work() -> None:
+        from skerry import AsyncSandbox
+
+        sandbox = await AsyncSandbox.create(
+            name=name,
+            env=parse_env(env),
+            timeout=lifetime,
+            resources=resources(memory=memory, cpu=cpu, pids=pids),
+            network=network.value,
+            user=user,
+            workdir=workdir,
+        )
+        try:
+            if output is Format.JSON:
+                print_json(await sandbox.info())
+            else:
+                print(sandbox.id)
+        finally:
+            await sandbox.close()
+
+    execute(work, output=output)
+
+
+def ps(
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the ids.")] = False,
+    output: options.Output = Format.TEXT,
+) -> None:
+    """List the sandboxes, oldest first.
+
+    \b
+    Example:
+      skerry ps
+      skerry rm $(skerry ps -q)
+    """
+
+    async def work() -> None:
+        found = await _list()
+        if output is Format.JSON:
+            print_json(found)
+        elif quiet:
+            for info in found:
+                print(info.id)
+        elif not found:
+            note("no sandboxes")
+        else:
+            print_table(
+                ("ID", "NAME", "STATE", "AGE", "EXPIRES", "MEMORY", "TEMPLATE"),
+                [
+                    (
+                        info.id,
+                        info.name or "-",
+                        info.state.value,
+                        ago(info.created_at),
+                        _expires(info),
+                        size(info.resources.memory),
+                        info.template,
+                    )
+                    for info in found
+                ],
+            )
+
+    execute(work, output=output)
+
+
+def info(sandbox: options.SandboxName, output: options.Output = Format.TEXT) -> None:
+    """Show all about a sandbox: state, limits, what it uses.
+
+    \b
+    Example:
+      skerry info my-box -o json
+    """
+
+    async def work() -> None:
+        from skerry import AsyncSandbox
+
+        box = await AsyncSandbox.find(sandbox)
+        try:
+            found = await box.info()
+            usage = (await box.status()).usage
+        finally:
+            await box.close()
+        if output is Format.JSON:
+            print_json(asdict(found) | {"usage": usage})
+            return
+        limits = found.resources
+        lines = {
+            "id": found.id,
+            "name": found.name or "-",
+            "state": found.state.value + (f" ({found.reason})" if found.reason else ""),
+            "provider": f"{found.provider}, isolation {found.isolation}",
+            "template": found.template,
+            "created": f"{ago(found.created_at)} ago",
+            "expires": _expires(found),
+            "leased to": "-" if found.leased_to is None else f"process {found.leased_to}",
+            "network": found.network,
+            "user": f"{found.user} in {found.workdir}",
+            "env": " ".join(found.env_names) or "-",
+            "limits": f"{limits.cpu:g} cores, {size(limits.memory)} of memory, {limits.pids} processes",
+        }
+        if usage is not None:
+            lines["cpu used"] = f"{usage.cpu_seconds:.2f} s"
+            lines["memory used"] = size(usage.memory_used)
+            lines["processes"] = str(usage.pids)
+        for label, value in lines.items():
+            print(f"{label + ':':<12} {value}")
+
+    execute(work, output=output)
+
+
+def rm(
+    sandboxes: Annotated[
+        list[str] | None, typer.Argument(metavar="SANDBOX...", help="Their ids or names.", show_default=False)
+    ] = None,
+    all: Annotated[bool, typer.Option("--all", "-a", help="All of them.")] = False,
+    output: options.Output = Format.TEXT,
+) -> None:
+    """Destroy sandboxes and everything in them, and print their ids.
+
+    \b
+    Example:
+      skerry rm my-box
+      skerry rm --all
+    """
+    if bool(sandboxes) == all:
+        raise typer.BadParameter("give sandboxes, or --all")
+
+    async def work() -> int:
+        from skerry.core.errors import SandboxNotFound
+
+        removed, failed = [], 0
+        for name in [info.id for info in await _list()] if all else sandboxes or []:
+            try:
+                removed.append(await _destroy(name))
+            except SandboxNotFound as error:
+                if not all:  # one of all that is gone meanwhile is no error
+                    print_error(error.message, error.code, error.hint, output=output)
+                    failed = 1
+            else:
+                if output is Format.TEXT:
+                    print(removed[-1])
+        if output is Format.JSON:
+            print_json({"removed": removed})
+        return failed
+
+    execute(work, output=output)
+
+
+def gc(output: options.Output = Format.TEXT) -> None:
+    """Remove what nobody owns any more.
+
+    That is what a crash has left, what is past its lifetime, and what was leased to a process that is gone. Every
+    start of a sandbox does the same in passing.
+
+    \b
+    Example:
+      skerry gc
+    """
+
+    async def work() -> None:
+        from skerry.core import registry
+
+        removed = await registry.provider("local").sweep()
+        if output is Format.JSON:
+            print_json({"removed": removed})
+        else:
+            print("\n".join(removed) or "nothing to remove")
+
+    execute(work, output=output)
+
+
+@asynccontextmanager
+async def connect(name: str) -> AsyncIterator[AsyncSandbox]:
+    """A sandbox that exists; it goes on afterwards. Raises SandboxNotFound."""
+    from skerry import AsyncSandbox
+
+    sandbox = await AsyncSandbox.connect(name)
+    try:
+        yield sandbox
+    finally:
+        await sandbox.close()
+
+
+def resources(*, memory: str | None, cpu: float | None, pids: int | None) -> Resources:
+    """Raises InvalidArgument."""
+    from skerry.core.config import parse_size
+    from skerry.core.models import Resources
+
+    return Resources(memory=None if memory is None else parse_size(memory, "--memory"), cpu=cpu, pids=pids)
+
+
+async def _list() -> list[SandboxInfo]:
+    from skerry import AsyncSandbox
+
+    page = await AsyncSandbox.list()
+    found = [*page]
+    while page.cursor is not None:
+        page = await AsyncSandbox.list(cursor=page.cursor)
+        found += page
+    return found
+
+
+async def _destroy(name: str) -> str:
+    """Destroy a sandbox, a damaged one too if it is given by its id. Raises SandboxNotFound, Corrupted."""
+    from skerry.core import registry
+    from skerry.core.errors import Corrupted
+
+    provider = registry.provider("local")
+    try:
+        sandbox_id = (await provider.find(name)).id
+    except Corrupted:
+        if not name.startswith("sb-"):
+            raise
+        sandbox_id = name
+    await provider.destroy(sandbox_id)
+    return sandbox_id
+
+
+def _expires(info: SandboxInfo) -> str:
+    return "-" if info.expires_at is None else f"in {duration(max(0.0, info.expires_at - time.time()))}"

@@ -1,0 +1,127 @@
+"""The program as a whole: help, version, wrong usage, doctor, bench, and how little of it is loaded when."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from importlib.metadata import version
+
+import pytest
+
+from tests.cli.conftest import Skerry
+
+COMMANDS = ["run", "create", "exec", "ps", "info", "logs", "kill", "cat", "ls", "rm", "gc", "doctor", "bench"]
+
+
+def test_help_lists_every_command_in_full(skerry: Skerry) -> None:
+    text = skerry("--help").text
+    listed = text.partition("Commands:\n")[2].splitlines()
+    assert [line.split()[0] for line in listed] == COMMANDS
+    assert "..." not in text.partition("Commands:\n")[2]
+    assert skerry().text == text
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_an_example(skerry: Skerry, command: str) -> None:
+    done = skerry(command, "--help")
+    assert done.code == 0
+    assert f"  Example:\n    skerry {command}" in done.text
+
+
+def test_every_command_that_prints_data_prints_json(skerry: Skerry) -> None:
+    for command in set(COMMANDS) - {"cat"}:
+        assert "-o, --output <text|json>" in skerry(command, "--help").text, command
+
+
+def test_help_is_quick(skerry: Skerry) -> None:
+    def seconds() -> float:
+        start = time.perf_counter()
+        skerry("--help")
+        return time.perf_counter() - start
+
+    assert min(seconds() for _ in range(5)) < 0.6  # 0.15 s on an idle machine
+
+
+def test_help_loads_neither_asyncio_nor_rich_nor_the_sdk() -> None:
+    program = "import sys, skerry.cli.main; print(*sorted(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"asyncio", "anyio", "rich", "skerry.sdk", "skerry.providers.local"} & set(loaded)
+
+
+def test_version_is_that_of_the_package(skerry: Skerry) -> None:
+    assert skerry("--version").text == f"skerry {version('skerry')}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("no-such-command",), ("run", "--no-such-option", "--", "true"), ("run",), ("exec", "x"), ("ps", "extra")],
+)
+def test_wrong_usage_is_one_line_with_a_hint_and_exit_2(skerry: Skerry, arguments: tuple[str, ...]) -> None:
+    done = skerry(*arguments)
+    first, second = done.err.splitlines()
+    assert (done.code, done.out) == (2, b"")
+    assert first.startswith("error: ")
+    assert first.endswith("(INVALID_ARGUMENT)")
+    assert second.startswith("hint: see `skerry")
+
+
+def test_wrong_usage_is_json_where_json_is_asked_for(skerry: Skerry) -> None:
+    done = skerry("ps", "--no-such-option", "--output=json")
+    assert (done.code, done.error["code"]) == (2, "INVALID_ARGUMENT")
+
+
+def test_an_unexpected_failure_has_no_traceback_unless_asked_for(skerry: Skerry) -> None:
+    env = {"SKERRY_HOME": "relative/path"}
+    done = skerry("ps", env=env)
+    assert (done.code, done.err.count("\n")) == (1, 1)
+    assert "(INVALID_ARGUMENT)" in done.err
+    assert "Traceback" in skerry("ps", env=env | {"SKERRY_DEBUG": "1"}).err
+
+
+def test_doctor_says_that_sandboxes_work_here_and_how_isolated(skerry: Skerry) -> None:
+    done = skerry("doctor")
+    assert done.code == 0, done.text
+    assert "\nisolation: " in done.text
+    data = skerry("doctor", "-o", "json").json
+    assert data["works"] is True
+    assert data["isolation"]
+    assert {"name", "ok", "detail", "fix", "required"} == set(data["checks"][0])
+
+
+NO_CRUN = {"SKERRY_RUNTIME": "crun", "PATH": "/nowhere"}
+
+
+def test_doctor_fails_with_the_fix_where_the_runtime_is_missing(skerry: Skerry) -> None:
+    done = skerry("doctor", env=NO_CRUN)
+    assert done.code == 1, done.text
+    assert "missing  runtime: " in done.text
+    assert "fix: apt-get install -y crun" in done.text
+
+
+def test_run_without_the_runtime_says_how_to_get_it(skerry: Skerry) -> None:
+    done = skerry("run", "--", "true", env=NO_CRUN)
+    first, second = done.err.splitlines()
+    assert (done.code, done.out) == (125, b"")
+    assert first.endswith("(PROVIDER_UNAVAILABLE)")
+    assert second == "hint: apt-get install -y crun"
+
+
+def test_without_root_there_is_one_clear_line() -> None:
+    program = "import os; os.geteuid = lambda: 1000; from skerry.cli.main import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, "run", "--", "true"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (125, "")
+    first, second = done.stderr.splitlines()
+    assert "root" in first
+    assert first.endswith("(PROVIDER_UNAVAILABLE)")
+    assert second.startswith("hint: ")
+
+
+def test_bench_compares_with_a_plain_process(skerry: Skerry) -> None:
+    rows = skerry("bench", "-n", "3", "-o", "json").json
+    assert [row["what"] for row in rows] == ["plain process", "create and first command", "command"]
+    assert rows[0]["ratio"] == 1
+    assert all(row["p50_ms"] > 0 and row["rounds"] == 3 for row in rows)
+    assert "create and first command" in skerry("bench", "-n", "2").text

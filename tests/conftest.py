@@ -1,0 +1,120 @@
+"""For every test: a SKERRY_HOME of its own, asyncio, and the promise that real sandboxes ran and none is left."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import shutil
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+REQUIRE_REAL = os.environ.get("SKERRY_REQUIRE_REAL") == "1"
+"""Set by `make test`: a run without a real sandbox, or with a local test skipped, fails."""
+
+_created = 0
+_skipped: list[str] = []
+_complaints: list[str] = []
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # pytest-xdist's workers inherit what is set here
+        run = Path(tempfile.mkdtemp(prefix="sk-", dir="/var/tmp"))  # short: it holds unix sockets
+        (run / "home").mkdir(mode=0o700)
+        os.environ["SKERRY_HOME"] = str(run / "home")
+        config.option.basetemp = config.option.basetemp or run / "tmp"  # runs side by side do not clean up each other
+    _count_creates()
+
+
+def _count_creates() -> None:
+    """Counts in this process; what a subprocess creates only adds to it."""
+    from skerry.providers.local import LocalProvider
+
+    create: Callable[..., Awaitable[Any]] = LocalProvider.create
+
+    @functools.wraps(create)
+    async def counted(*args: Any, **kwargs: Any) -> Any:
+        global _created
+        info = await create(*args, **kwargs)
+        _created += 1
+        return info
+
+    LocalProvider.create = counted  # type: ignore[method-assign]
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.skipped and not hasattr(report, "wasxfail") and "may_skip" not in report.keywords:
+        _skipped.append(report.nodeid)
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    if report.skipped:
+        _skipped.append(report.nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """A pytest-xdist worker ended: its count joins ours."""
+    global _created
+    _created += getattr(node, "workeroutput", {}).get("created", 0)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    worker = getattr(session.config, "workeroutput", None)
+    if worker is not None:
+        worker["created"] = _created
+        return
+    left = _destroy_left()
+    if left:
+        _complaints.append(f"the tests left {len(left)} sandboxes behind: {', '.join(left)}")
+    if REQUIRE_REAL and not session.config.option.collectonly:
+        if not _created:
+            _complaints.append("no real sandbox ran, so this run proves nothing")
+        if _skipped:
+            _complaints.append("skipped without the mark may_skip: " + ", ".join(_skipped))
+    if _complaints and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def _destroy_left() -> list[str]:
+    if os.geteuid() != 0:
+        return []  # nobody else can have made one
+    from skerry.providers.local import LocalProvider
+
+    async def destroy() -> list[str]:
+        provider = LocalProvider()
+        left = [info.id for info in await provider.list()]
+        for sandbox_id in left:
+            await provider.destroy(sandbox_id)
+        return left
+
+    return asyncio.run(destroy())
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    terminalreporter.section("sandboxes")
+    terminalreporter.write_line(f"{_created} real sandboxes were created in the test processes")
+    for complaint in _complaints:
+        terminalreporter.write_line(f"error: {complaint}", red=True)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        shutil.rmtree(Path(os.environ["SKERRY_HOME"]).parent, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def skerry_home() -> Path:
+    """The directory all tests of this run share."""
+    return Path(os.environ["SKERRY_HOME"])

@@ -1,0 +1,128 @@
+"""Counts on the host everything a sandbox is made of, so that tests can say "nothing is left" and mean it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+AGENT_ARGUMENT = b"/.skerry/agent"
+PROGRAMS = ("agent", "launcher", "dns")
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """What is there now. `processes` are those of sandboxes alone, by pid."""
+
+    processes: frozenset[int]
+    mounts: int
+    cgroups: frozenset[str]
+    namespaces: int
+    devices: frozenset[str]
+    loops: frozenset[str]
+    folders: frozenset[str]
+
+    def counts(self) -> dict[str, int]:
+        return {
+            "processes": len(self.processes),
+            "mounts": self.mounts,
+            "cgroups": len(self.cgroups),
+            "namespaces": self.namespaces,
+            "network devices": len(self.devices),
+            "loop devices": len(self.loops),
+            "folders and links": len(self.folders),
+        }
+
+
+def take(home: Path) -> Inventory:
+    """Everything but what belongs to sandboxes of another SKERRY_HOME, which somebody else may be using."""
+    foreign = _foreign(home)
+    groups = list(Path("/sys/fs/cgroup").glob("*/skerry/sb-*"))
+    seen = list(_sandbox_processes())
+    foreign |= _foreign(home)  # those that came meanwhile
+    strangers = {pid for pid, owner in seen if any(name in owner for name in foreign)}
+    return Inventory(
+        processes=frozenset(pid for pid, _ in seen) - strangers,
+        mounts=len(Path("/proc/self/mountinfo").read_text().splitlines()),
+        cgroups=frozenset(str(path) for path in groups if path.name not in foreign),
+        namespaces=len(set(_namespaces(strangers))),
+        devices=frozenset(os.listdir("/sys/class/net")),
+        loops=frozenset(str(path) for path in Path("/sys/block").glob("loop*/loop/backing_file")),
+        folders=frozenset(_folders(home)),
+    )
+
+
+def settle(home: Path, wanted: Inventory, timeout: float = 10.0) -> Inventory:
+    """The inventory once it equals `wanted`, or what it is when time is up: the kernel frees namespaces a little later."""
+    deadline = time.monotonic() + timeout
+    while True:
+        now = take(home)
+        if now == wanted or time.monotonic() > deadline:
+            return now
+        time.sleep(0.02)
+
+
+def _foreign(home: Path) -> set[str]:
+    """The ids of sandboxes of other homes."""
+    found = set()
+    slots = Path("/run/skerry/slots")
+    for link in slots.iterdir() if slots.is_dir() else ():
+        try:
+            target = os.readlink(link)
+        except FileNotFoundError:
+            continue
+        if not target.startswith(f"{home}/"):
+            found.add(os.path.basename(target))
+    return found
+
+
+def _sandbox_processes() -> Iterable[tuple[int, str]]:
+    """Every process of a sandbox, or at work for one, with what tells whose it is."""
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            cgroup = Path(f"/proc/{name}/cgroup").read_text()
+            command = Path(f"/proc/{name}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        ours = any(os.path.basename(command[0]) == program.encode() and b"_bin" in command[0] for program in PROGRAMS)
+        if "/skerry/sb-" in cgroup or command[0] == AGENT_ARGUMENT or ours:
+            yield int(name), cgroup + repr(command)
+
+
+def processes_of(sandbox_id: str) -> set[int]:
+    """The processes in a sandbox's cgroup."""
+    found = set()
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if f"/skerry/{sandbox_id}" in Path(f"/proc/{name}/cgroup").read_text():
+                found.add(int(name))
+        except OSError:
+            continue
+    return found
+
+
+def _namespaces(strangers: set[int]) -> Iterable[str]:
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if int(name) in strangers:
+                continue
+            for kind in os.listdir(f"/proc/{name}/ns"):
+                yield os.readlink(f"/proc/{name}/ns/{kind}")
+        except OSError:
+            continue
+
+
+def _folders(home: Path) -> Iterable[str]:
+    for part in ("sandboxes", "names", "keys", "trash"):
+        if (home / part).is_dir():
+            yield from (f"{part}/{name}" for name in os.listdir(home / part))
+    slots = Path("/run/skerry/slots")
+    if slots.is_dir():
+        for link in slots.iterdir():
+            try:
+                if os.readlink(link).startswith(str(home)):
+                    yield f"slots/{link.name}"
+            except FileNotFoundError:
+                continue

@@ -1,0 +1,97 @@
+"""Attacks on the network: none by default; with network="open", public addresses only."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from skerry import Sandbox
+from tests.isolation.conftest import Attack
+
+CONNECT = 's = socket.create_connection(("{host}", {port}), 3); return s'
+
+
+@pytest.fixture(scope="module")
+def listener() -> Iterator[int]:
+    """A server on every address of the machine."""
+    with socket.create_server(("", 0)) as server:
+        yield server.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def opened() -> Iterator[Sandbox]:
+    with Sandbox.create(network="open", timeout=600) as sandbox:
+        yield sandbox
+
+
+def connect(sandbox: Sandbox, host: str, port: int) -> str:
+    code = "import socket, sys\ntry: socket.create_connection((sys.argv[1], int(sys.argv[2])), 2); print('BREACH')\n"
+    code += "except OSError as e: print('blocked', e)"
+    return sandbox.exec(["python3", "-c", code, host, str(port)], timeout=20).stdout
+
+
+def test_without_network_nothing_is_reached(attack: Attack, listener: int) -> None:
+    assert attack(CONNECT.format(host="127.0.0.1", port=listener)) == "ECONNREFUSED"
+    assert attack(CONNECT.format(host="203.0.113.1", port=80)) == "ENETUNREACH"
+    assert attack('s = socket.create_connection(("::1", %d), 3); return s' % listener) == "ECONNREFUSED"
+    attack('s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.connect(("203.0.113.1", 53)); return s')
+
+
+def test_without_network_there_is_only_loopback(sandbox: Sandbox) -> None:
+    devices = sandbox.exec("ls /sys/class/net").stdout.split()
+    assert devices == ["lo"]
+
+
+def test_a_server_in_one_sandbox_is_not_seen_in_another(sandbox: Sandbox, neighbour: Sandbox) -> None:
+    server = "import socket,time; s = socket.create_server(('127.0.0.1', 8000)); print('up', flush=True); time.sleep(60)"
+    process = sandbox.processes.spawn(["python3", "-c", server])
+    try:
+        for chunk in process:
+            assert chunk.data == b"up\n"
+            break
+        assert connect(sandbox, "127.0.0.1", 8000).startswith("BREACH")
+        assert connect(neighbour, "127.0.0.1", 8000).startswith("blocked")
+    finally:
+        process.kill()
+
+
+def test_open_network_does_not_reach_the_machine(opened: Sandbox, listener: int) -> None:
+    gateway = opened.exec("ip route | awk '/default/ {print $3}'").stdout.strip()
+    assert gateway
+    for host in (gateway, "127.0.0.1"):
+        assert connect(opened, host, listener).startswith("blocked")
+
+
+def test_open_network_does_not_reach_private_ranges(opened: Sandbox) -> None:
+    for host in ("10.0.0.1", "172.16.0.1", "192.168.0.1", "169.254.169.254", "100.64.0.1"):
+        assert connect(opened, host, 80).startswith("blocked")
+
+
+def test_open_sandboxes_do_not_reach_each_other(opened: Sandbox) -> None:
+    with Sandbox.create(network="open", timeout=300) as other:
+        address = other.exec("ip -4 -o addr show eth0 | awk '{print $4}' | cut -d/ -f1").stdout.strip()
+        assert address.startswith("10.213.")
+        server = "import socket,time; s = socket.create_server(('', 8000)); print('up', flush=True); time.sleep(60)"
+        process = other.processes.spawn(["python3", "-c", server])
+        for chunk in process:
+            assert chunk.data == b"up\n"
+            break
+        assert connect(other, address, 8000).startswith("BREACH")
+        assert connect(opened, address, 8000).startswith("blocked")
+
+
+def test_open_network_installs_a_package(opened: Sandbox) -> None:
+    made = opened.exec("python3 -m venv /tmp/v && /tmp/v/bin/pip install -q six && /tmp/v/bin/python -c 'import six'", timeout=110)
+    assert made.exit_code == 0, made.stderr
+
+
+def test_the_forwarder_and_the_link_end_with_the_sandbox() -> None:
+    sandbox = Sandbox.create(network="open", timeout=300)
+    names = {name for _, name in socket.if_nameindex()}
+    assert any(name.startswith("skv") for name in names)
+    before = {name for name in names if name.startswith("skv")}
+    sandbox.destroy()
+    after = {name for _, name in socket.if_nameindex() if name.startswith("skv")}
+    assert len(after) == len(before) - 1

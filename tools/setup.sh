@@ -1,0 +1,97 @@
+#!/usr/bin/env bash
+# Installs what Skerry needs on this machine and the Python environment in .venv; a second run does nothing.
+# Usage: tools/setup.sh [test]     ("test" adds the compiler that the fuzzers need)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+exec 9<tools/setup.sh && flock 9 # one at a time: two runs would write the same .venv
+
+say() { printf '\033[2m» %s\033[0m\n' "$*" >&2; }
+die() { printf 'error: %s\n' "$*" >&2; exit 1; }
+has() { command -v "$1" >/dev/null 2>&1; }
+
+# New enough, and able to make a virtual environment (Debian splits that off into python3-venv).
+usable() { "$1" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; }
+find_python() {
+    local python
+    for python in python3 /usr/bin/python3 python3.14 python3.13 python3.12 python3.11; do
+        if usable "$python"; then
+            echo "$python"
+            return
+        fi
+    done
+    return 1
+}
+
+has_static_libc() { [[ -e $(gcc -print-file-name=libc.a) ]]; }
+has_seccomp() { compgen -G '/usr/lib/*/libseccomp.so.2' >/dev/null || ldconfig -p 2>/dev/null | grep -q 'libseccomp\.so\.2'; }
+has_fuzzer() {
+    has clang && compgen -G "$(clang -print-resource-dir)/lib/linux/libclang_rt.fuzzer-$(uname -m).a" >/dev/null
+}
+
+missing_packages() {
+    find_python >/dev/null || echo python3 python3-venv
+    has gcc || echo gcc
+    { has gcc && has_static_libc; } || echo libc6-dev
+    has crun || echo crun
+    has runc || echo runc
+    has nft || echo nftables
+    has ip || echo iproute2
+    has_seccomp || echo libseccomp2
+    [[ -e /etc/ssl/certs/ca-certificates.crt || -n ${SSL_CERT_FILE:-} ]] || echo ca-certificates
+    [[ ${1:-} != test ]] || has_fuzzer || echo clang "$(fuzzer_package)"
+}
+
+# The fuzzer's runtime has its own package, named after clang's version, where clang does not carry it.
+fuzzer_package() {
+    apt-cache depends clang 2>/dev/null | sed -n 's/.*Depends: clang-\([0-9]*\)$/libclang-rt-\1-dev/p' | while read -r name; do
+        apt-cache show "$name" >/dev/null 2>&1 && echo "$name"
+    done | head -n 1
+}
+
+apt() { DEBIAN_FRONTEND=noninteractive DEBCONF_NOWARNINGS=yes apt-get -qq -o DPkg::Lock::Timeout=300 "$@" >/dev/null; }
+
+install_packages() {
+    local packages
+    packages=$(missing_packages "${1:-}" | xargs)
+    [[ -n $packages ]] || return 0
+    has apt-get || die "these are missing, and there is no apt-get to install them with: $packages"
+    [[ $EUID -eq 0 ]] || die "these packages are missing and only root can install them: $packages
+hint: run \`sudo make setup\`"
+    say "apt-get install $packages"
+    apt update || say "apt-get update failed; trying with what is known"
+    packages=$(missing_packages "${1:-}" | xargs) # again: names may be known only now
+    # shellcheck disable=SC2086  # a list of words
+    apt install -y --no-install-recommends $packages
+    packages=$(missing_packages "${1:-}" | xargs)
+    if [[ $packages == *python3* ]]; then # an older release, whose python3 is not new enough
+        apt install -y --no-install-recommends python3.12 python3.12-venv ||
+            apt install -y --no-install-recommends python3.11 python3.11-venv || die "Python 3.11 or newer is needed"
+        packages=$(missing_packages "${1:-}" | xargs)
+    fi
+    [[ -z $packages ]] || die "still missing after apt-get install: $packages"
+}
+
+make_venv() {
+    local want python
+    want="$PWD $(cat pyproject.toml requirements-dev.txt requirements-uv.txt tools/setup.sh | sha256sum)"
+    if [[ -x .venv/bin/skerry && $(cat .venv/setup-stamp 2>/dev/null) == "$want" ]] && .venv/bin/python -c ''; then
+        return
+    fi
+    rm -f .venv/setup-stamp
+    # A virtual environment holds absolute paths: one that was moved here is made anew.
+    if ! .venv/bin/python -m pip --version 2>/dev/null | grep -qF "$PWD/.venv/" || ! usable .venv/bin/python; then
+        python=$(find_python)
+        say "$("$python" --version) in .venv"
+        "$python" -m venv --clear .venv
+    fi
+    say "Python packages, locked by hash"
+    # uv is quick; pip has the last word where only pip is configured for this machine's index.
+    .venv/bin/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements-uv.txt || say "no uv"
+    .venv/bin/uv pip install -q --system-certs --compile-bytecode --require-hashes -r requirements-dev.txt ||
+        .venv/bin/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements-dev.txt
+    .venv/bin/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+    printf '%s\n' "$want" >.venv/setup-stamp
+}
+
+install_packages "${1:-}"
+make_venv
