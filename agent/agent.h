@@ -1,0 +1,53 @@
+/* The agent's one global: everything the loop works on. */
+#ifndef AGENT_H
+#define AGENT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/resource.h>
+#include <sys/types.h>
+
+#include "env.h"
+#include "files.h"
+#include "loop.h"
+#include "wire.h"
+
+#define AGENT_VERSION "0.1.0"
+#define SCRATCH (160 * 1024)
+
+struct conn;
+struct proc;
+
+struct agent {
+    int epoll;
+    struct watch listener, signals;
+    int null_fd; /* stdin of commands that get none */
+    int oom_fd;
+    bool ending;
+    struct rlimit nofile; /* as we found it; commands get it back */
+    bool nofile_raised;
+
+    int64_t started, deadline; /* CLOCK_BOOTTIME, ms; deadline 0: none */
+    struct slice token;
+    char *workdir, *user;
+    struct env env;
+
+    struct conn *conns, *dirty;
+    unsigned conn_count;
+    struct proc *procs;
+    int64_t next_id;
+    size_t ring_bytes;
+    struct worker workers[MAX_WORKERS];
+    uint8_t *scratch; /* SCRATCH bytes for what is on its way; never across events */
+    bool untidy; /* memory was used that can go back in a lull */
+};
+
+extern struct agent agent;
+
+/* Closes every descriptor from `first` to `last`; for forks. */
+void close_between(unsigned first, unsigned last);
+/* Kills what is left and exits; does not return. */
+_Noreturn void agent_exit(void);
+
+#endif

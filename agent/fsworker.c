@@ -1,0 +1,212 @@
+/* The worker's loop: takes requests and moves its jobs on, one chunk of one job at a time. */
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <linux/capability.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/fsuid.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "agent.h"
+#include "errors.h"
+#include "fs.h"
+
+#define SOCK 3
+
+/*
+ * File access goes by the fs ids and capabilities alone. The other ids stay 0, so that the sandbox's user can neither
+ * signal nor trace the worker.
+ */
+static bool take_rights(const struct user *user)
+{
+    struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+    struct __user_cap_data_struct none[2] = {{0}};
+
+    if (geteuid() != 0)
+        return geteuid() == user->uid;
+    if (setgroups((size_t)user->group_count, user->groups) < 0)
+        return false;
+    /* These report no failure; asking for an impossible id returns the present one. */
+    setfsgid(user->gid);
+    setfsuid(user->uid);
+    if ((gid_t)setfsgid((gid_t)-1) != user->gid || (uid_t)setfsuid((uid_t)-1) != user->uid)
+        return false;
+    return user->uid == 0 || syscall(SYS_capset, &header, none) == 0;
+}
+
+void fs_send(struct fs *fs)
+{
+    while (!fs->out.failed && send(fs->sock, buf_front(&fs->out), buf_size(&fs->out), MSG_NOSIGNAL) < 0 && errno == EINTR)
+        ;
+    buf_consume(&fs->out, buf_size(&fs->out));
+    fs->out.failed = false;
+}
+
+bool fs_fail(struct fs *fs, uint32_t id, int err, const char *path)
+{
+    char message[512];
+
+    snprintf(message, sizeof message, "%.300s: %s", path, error_text(err));
+    put_error(&fs->out, id, error_code(err), err, message);
+    fs_send(fs);
+    return false;
+}
+
+void fs_count(struct fs *fs, uint32_t id, int64_t count)
+{
+    size_t mark = frame_begin(&fs->out, id, T_REPLY, F_FINAL);
+
+    put_int(&fs->out, 1, count);
+    frame_end(&fs->out, mark);
+    fs_send(fs);
+}
+
+void fs_reply_info(struct fs *fs, uint32_t id, uint8_t flags, const char *path, const struct stat *st, const char *target)
+{
+    size_t mark = frame_begin(&fs->out, id, T_REPLY, flags);
+
+    put_info(fs, &fs->out, path, st, target);
+    frame_end(&fs->out, mark);
+    fs_send(fs);
+}
+
+void fs_add_job(struct fs *fs, struct job *job, uint32_t id, const struct job_ops *ops)
+{
+    job->id = id;
+    job->ops = ops;
+    job->next = fs->jobs;
+    fs->jobs = job;
+}
+
+static struct job **job_find(struct fs *fs, uint32_t id)
+{
+    struct job **at = &fs->jobs;
+
+    while (*at && (*at)->id != id)
+        at = &(*at)->next;
+    return at;
+}
+
+static void job_end(struct job **at)
+{
+    struct job *job = *at;
+
+    *at = job->next;
+    job->ops->free(job);
+}
+
+static void on_request(struct fs *fs, const struct frame *f)
+{
+    struct request r = {.id = f->stream, .type = f->type, .payload = f->payload};
+    struct slice path = {0};
+    struct want wants[] = {{1, NULL, &path}};
+
+    if (f->type == T_STATS)
+        return fs_stats(fs, &r);
+    if (!fields_decode(f->payload, wants, 1))
+        return (void)fs_fail(fs, r.id, EINVAL, "fields");
+    int err = fs_path(fs, path, r.path);
+    if (err)
+        return (void)fs_fail(fs, r.id, err, "path");
+    switch (f->type) {
+    case T_READ: return fs_read(fs, &r);
+    case T_WRITE: return fs_write(fs, &r);
+    case T_LIST: return fs_list(fs, &r);
+    case T_REMOVE: return fs_remove(fs, &r);
+    default: return fs_simple(fs, &r);
+    }
+}
+
+static void on_frame(struct fs *fs, const struct frame *f)
+{
+    struct job **at = job_find(fs, f->stream);
+    struct slice bytes;
+    uint64_t offset;
+    uint32_t amount;
+
+    if (f->type >= T_START)
+        return on_request(fs, f);
+    if (!*at)
+        return; /* it has ended with an answer that is on its way */
+    if (f->type == T_CLOSE)
+        return job_end(at);
+    if (f->type == T_CREDIT && credit_decode(f->payload, &amount)) {
+        (*at)->credit += amount;
+        (*at)->stalled = false;
+    }
+    if (f->type == T_DATA && (*at)->ops->data && data_decode(f->payload, &offset, &bytes))
+        if (!(*at)->ops->data(fs, *at, bytes, f->flags & F_END))
+            job_end(at);
+}
+
+static struct job **next_runnable(struct fs *fs)
+{
+    struct job **at = &fs->jobs;
+
+    while (*at && (!(*at)->ops->step || (*at)->stalled))
+        at = &(*at)->next;
+    return *at ? at : NULL;
+}
+
+/* One step, and to the end of the line. */
+static void step(struct fs *fs, struct job **at)
+{
+    struct job *job = *at;
+
+    if (!job->ops->step(fs, job))
+        return job_end(at);
+    *at = job->next;
+    while (*at)
+        at = &(*at)->next;
+    *at = job;
+    job->next = NULL;
+}
+
+static void serve(struct fs *fs)
+{
+    bool used = false;
+
+    for (;;) {
+        struct job **ready = next_runnable(fs);
+        if (used && !fs->jobs) {
+            madvise(fs->io, FS_IO, MADV_DONTNEED); /* an idle worker should weigh nothing */
+            used = false;
+        }
+        ssize_t n = recv(fs->sock, fs->io, FS_IO, ready ? MSG_DONTWAIT : 0);
+        struct frame f;
+        if (n < 0 && errno != EAGAIN && errno != EINTR)
+            return;
+        if (n == 0)
+            return;
+        if (n > 0 && frame_decode(fs->io, (size_t)n, &f) == n)
+            on_frame(fs, &f);
+        used = used || ready || n > 8192;
+        ready = next_runnable(fs);
+        if (ready)
+            step(fs, ready);
+    }
+}
+
+void fs_worker(int sock, const struct user *user, const char *workdir)
+{
+    struct fs fs = {.sock = SOCK, .workdir = workdir};
+
+    if (sock != SOCK && dup3(sock, SOCK, O_CLOEXEC) < 0)
+        _exit(1);
+    close_between(SOCK + 1, ~0U);
+    signal(SIGCHLD, SIG_IGN); /* nobody waits for a removal */
+    umask(0);                 /* every mode is given in full */
+    fs.io = mmap(NULL, FS_IO, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (fs.io == MAP_FAILED || !take_rights(user))
+        _exit(1);
+    serve(&fs);
+    while (fs.jobs)
+        job_end(&fs.jobs);
+    _exit(0);
+}

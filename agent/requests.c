@@ -1,0 +1,96 @@
+/* Requests that open a stream: who serves which, and those that are answered at once. */
+#include "agent.h"
+#include "conn.h"
+#include "proc.h"
+
+#define LONGEST_MS (INT64_C(10) * 365 * 24 * 3600 * 1000)
+
+static bool request_env(struct conn *c, const struct frame *f)
+{
+    struct slice rest = f->payload, value;
+    struct env changed = {0};
+    uint8_t tag;
+    const char *why = env_copy(&changed, &agent.env) ? NULL : "no memory";
+
+    if (!fields_decode(f->payload, NULL, 0)) {
+        env_free(&changed);
+        return false;
+    }
+    while (!why && field_next(&rest, &tag, &value) > 0) {
+        if (tag != 1 && tag != 2)
+            continue;
+        if (!env_valid(value, tag == 2))
+            why = "set takes NAME=VALUE, unset takes NAME";
+        else if (tag == 2)
+            env_unset(&changed, value);
+        else if (!env_set(&changed, value))
+            why = "the environment is above 512 KiB";
+    }
+    if (why) {
+        env_free(&changed);
+        conn_error(c, f->stream, "INVALID_ARGUMENT", 0, why);
+        return true;
+    }
+    env_free(&agent.env);
+    agent.env = changed;
+    size_t mark = frame_begin(&c->out, f->stream, T_REPLY, F_FINAL);
+    for (size_t i = 0; i < agent.env.count; i++)
+        put_text(&c->out, 1, agent.env.list[i]);
+    frame_end(&c->out, mark);
+    conn_touch(c);
+    return true;
+}
+
+static bool any_lease(void)
+{
+    for (struct conn *c = agent.conns; c; c = c->next)
+        if (c->leases)
+            return true;
+    return false;
+}
+
+static bool request_life(struct conn *c, const struct frame *f)
+{
+    int64_t deadline = INT64_MIN, lease = -1, end = 0, now = now_ms();
+    struct want wants[] = {{1, &deadline, NULL}, {2, &lease, NULL}, {3, &end, NULL}};
+
+    if (!fields_decode(f->payload, wants, 3))
+        return false;
+    if ((deadline < -1 && deadline != INT64_MIN) || lease < -1 || lease > 1) {
+        conn_error(c, f->stream, "INVALID_ARGUMENT", 0, "deadline_ms is -1 or more, lease is 0 or 1");
+        return true;
+    }
+    if (deadline == -1)
+        agent.deadline = 0;
+    else if (deadline >= 0)
+        agent.deadline = now + (deadline < LONGEST_MS ? deadline : LONGEST_MS);
+    if (lease >= 0)
+        c->leases = lease;
+    if (end == 1)
+        agent.ending = true; /* once this answer has been written */
+    size_t mark = frame_begin(&c->out, f->stream, T_REPLY, F_FINAL);
+    put_int(&c->out, 1, agent.deadline ? agent.deadline - now : -1);
+    put_int(&c->out, 2, any_lease());
+    put_int(&c->out, 3, now - agent.started);
+    frame_end(&c->out, mark);
+    conn_touch(c);
+    return true;
+}
+
+bool request_open(struct conn *c, const struct frame *f)
+{
+    switch (f->type) {
+    case T_START: return proc_start(c, f);
+    case T_ATTACH: return proc_attach(c, f);
+    case T_SIGNAL: return proc_signal(c, f);
+    case T_PROCESSES: return procs_list(c, f);
+    case T_ENV: return request_env(c, f);
+    case T_LIFE: return request_life(c, f);
+    case T_STATS: case T_READ: case T_WRITE: case T_LIST: case T_STAT: case T_MKDIR:
+    case T_REMOVE: case T_RENAME: case T_CHMOD: case T_CHOWN: case T_SYMLINK:
+        return files_open(c, f);
+    default:
+        conn_error(c, f->stream, "UNSUPPORTED", 0, "this agent does not know that request");
+        return true;
+    }
+}

@@ -1,0 +1,38 @@
+/* The supervisor: a process between the agent and each command, whose descendants it can find and end. */
+#ifndef SUPERVISE_H
+#define SUPERVISE_H
+
+#include <sys/types.h>
+
+#include "users.h"
+
+/* What the supervisor tells the agent. */
+enum report_kind { R_FORKED = 1, R_STARTED, R_FAILED, R_EXITED, R_GONE };
+enum stage { STAGE_FORK = 1, STAGE_USER, STAGE_CWD, STAGE_EXEC };
+struct report {
+    int kind;
+    int value; /* pid, errno or wait status */
+    int stage;
+};
+
+/* What the agent tells it. */
+enum order_kind { O_SIGNAL = 1, O_KILL };
+struct order {
+    int kind;
+    int signal;
+};
+
+/* A command ready to run; everything is the caller's. */
+struct launch {
+    char **argv, **envp;
+    const char *cwd, *path; /* path: PATH as the command sees it */
+    const struct user *user;
+    int stdio[3];
+    /* Written by the child, which shares our memory until it has become the program. */
+    volatile int err, stage;
+};
+
+/* Forks a supervisor that runs the command; its pid, or -1. `sock` is the agent's end of a packet socket. */
+pid_t supervise(struct launch *l, int *sock);
+
+#endif

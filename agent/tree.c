@@ -1,0 +1,164 @@
+/* Stop, look again, kill: a stopped process cannot fork, so the tree stands still before the first one dies. */
+#include "tree.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define PASSES 32
+
+struct entry {
+    pid_t pid, parent;
+    bool marked;
+};
+
+/* In ascending order of pid, as /proc lists them. */
+struct table {
+    struct entry *list;
+    size_t count, cap;
+};
+
+struct linux_dirent64 {
+    uint64_t ino;
+    int64_t off;
+    unsigned short reclen;
+    unsigned char type;
+    char name[];
+};
+
+/* mmap rather than malloc: the supervisor is a fork and should not dirty the heap it shares. */
+static bool table_add(struct table *t, struct entry e)
+{
+    if (t->count == t->cap) {
+        size_t size = t->cap * sizeof e, more = size ? size * 2 : 4096;
+        void *list = size ? mremap(t->list, size, more, MREMAP_MAYMOVE)
+                          : mmap(NULL, more, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (list == MAP_FAILED)
+            return false;
+        t->list = list;
+        t->cap = more / sizeof e;
+    }
+    t->list[t->count++] = e;
+    return true;
+}
+
+static void table_free(struct table *t)
+{
+    if (t->cap)
+        munmap(t->list, t->cap * sizeof *t->list);
+}
+
+static pid_t parent_of(pid_t pid)
+{
+    char path[32], stat[512];
+
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return -1;
+    ssize_t n = read(fd, stat, sizeof stat - 1);
+    close(fd);
+    if (n <= 0)
+        return -1;
+    stat[n] = 0;
+    /* The name in parentheses may hold anything, so look from its end: ") S PPID". */
+    char *end = strrchr(stat, ')');
+    return end && strlen(end) > 4 ? (pid_t)atoi(end + 4) : -1;
+}
+
+static void table_scan(struct table *t)
+{
+    char buffer[4096];
+    long n;
+
+    t->count = 0;
+    int fd = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return;
+    while ((n = syscall(SYS_getdents64, fd, buffer, sizeof buffer)) > 0) {
+        for (long at = 0; at < n;) {
+            struct linux_dirent64 *d = (struct linux_dirent64 *)(void *)(buffer + at);
+            at += d->reclen;
+            pid_t pid = (pid_t)atoi(d->name);
+            pid_t parent = pid > 0 ? parent_of(pid) : -1;
+            if (parent >= 0 && !table_add(t, (struct entry){pid, parent, false}))
+                break;
+        }
+    }
+    close(fd);
+}
+
+static struct entry *table_find(const struct table *t, pid_t pid)
+{
+    size_t low = 0, high = t->count;
+
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        if (t->list[middle].pid < pid)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < t->count && t->list[low].pid == pid ? &t->list[low] : NULL;
+}
+
+static bool kept(pid_t pid, const pid_t *keep, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (keep[i] == pid)
+            return true;
+    return false;
+}
+
+static void mark(struct table *t, pid_t root, const pid_t *keep, size_t keep_count)
+{
+    for (bool changed = true; changed;) {
+        changed = false;
+        for (size_t i = 0; i < t->count; i++) {
+            struct entry *e = &t->list[i];
+            if (e->marked || kept(e->pid, keep, keep_count))
+                continue;
+            const struct entry *parent = table_find(t, e->parent);
+            if (e->parent == root || (parent && parent->marked))
+                e->marked = changed = true;
+        }
+    }
+}
+
+void tree_kill(pid_t root, const pid_t *keep, size_t keep_count)
+{
+    struct table now = {0}, before = {0};
+
+    for (int pass = 0; pass < PASSES; pass++) {
+        size_t fresh = 0;
+        table_scan(&now);
+        mark(&now, root, keep, keep_count);
+        for (size_t i = 0; i < now.count; i++) {
+            const struct entry *e = &now.list[i], *old = table_find(&before, e->pid);
+            if (!e->marked || (old && old->marked))
+                continue;
+            kill(e->pid, SIGSTOP);
+            fresh++;
+        }
+        if (!fresh)
+            break;
+        struct table swap = before;
+        before = now;
+        now = swap;
+        now.count = 0;
+    }
+    /* After a pass that found nothing new `now` is the whole tree; if the passes ran out, `before` is the latest. */
+    const struct table *last = now.count ? &now : &before;
+    for (size_t i = 0; i < last->count; i++)
+        if (last->list[i].marked)
+            kill(last->list[i].pid, SIGKILL);
+    table_free(&now);
+    table_free(&before);
+}

@@ -1,0 +1,14 @@
+/* Process trees, as /proc shows them. */
+#ifndef TREE_H
+#define TREE_H
+
+#include <stddef.h>
+#include <sys/types.h>
+
+/*
+ * Stops every descendant of `root`, until a pass finds no new one, and kills them all. Branches that start at a pid in
+ * `keep` are left alone. Forks nothing. The caller reaps, and repeats while it still has children.
+ */
+void tree_kill(pid_t root, const pid_t *keep, size_t keep_count);
+
+#endif
