@@ -73,7 +73,9 @@ def kill_a_client(mode: str, prefix: str, chance: random.Random) -> Story:
 
 def sweep() -> None:
     """As the next `skerry` command of anybody would: in a process of its own."""
-    done = subprocess.run([sys.executable, "-m", "skerry", "gc"], check=True, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-m", "skerry", "gc"], check=True, capture_output=True, text=True, timeout=60
+    )
     assert done.stdout.strip(), "gc said nothing, so it did nothing"
 
 
@@ -148,7 +150,9 @@ def test_an_exec_of_a_killed_client_is_killed(skerry_home: Path) -> None:
     kill_a_client("exec", name, random.Random(1))
     sandbox = Sandbox.connect(name)
     deadline = time.monotonic() + 5
-    while (count := sandbox.exec("ps -eo args | grep -c '[s]leep 0.03'").stdout.strip()) != "0" and time.monotonic() < deadline:
+    while (
+        count := sandbox.exec("ps -eo args | grep -c '[s]leep 0.03'").stdout.strip()
+    ) != "0" and time.monotonic() < deadline:
         time.sleep(0.05)
     sandbox.destroy()
     assert count == "0"

@@ -31,7 +31,9 @@ def test_fork_bomb_ends_at_the_timeout(target: Sandbox, neighbour: Sandbox, user
     assert target.files.stat("/workspace").type == "dir"  # the worker needs no new process
     process.kill()
     assert_all_well(target, neighbour)
-    result = target.exec(["python3", "-c", "import os\nwhile True:\n try: os.fork()\n except OSError: pass"], timeout=2, user=user)
+    result = target.exec(
+        ["python3", "-c", "import os\nwhile True:\n try: os.fork()\n except OSError: pass"], timeout=2, user=user
+    )
     assert result.timed_out
     assert_all_well(target, neighbour)
     assert int(target.exec("ls /proc | grep -c '^[0-9]'").stdout) < 12

@@ -70,7 +70,8 @@ def test_root_only_files_under_usr_stay_unreadable(attack: Attack, secret_in_usr
 
 
 @pytest.mark.parametrize(
-    "path", ["/etc/shadow", "/etc/ssh/ssh_host_rsa_key", "/root/.ssh/id_rsa", "/etc/ssl/private", "/etc/machine-id", "/boot"]
+    "path",
+    ["/etc/shadow", "/etc/ssh/ssh_host_rsa_key", "/root/.ssh/id_rsa", "/etc/ssl/private", "/etc/machine-id", "/boot"],
 )
 def test_keys_and_accounts_are_not_there(attack: Attack, path: str) -> None:
     attack(f'return os.listdir("{path}") if os.path.isdir("{path}") else open("{path}").read()')
@@ -118,7 +119,9 @@ def test_existing_programs_cannot_be_replaced(attack: Attack) -> None:
 
 def test_what_root_changes_stays_in_its_sandbox(sandbox: Sandbox, neighbour: Sandbox) -> None:
     before = Path("/etc/passwd").read_bytes()
-    sandbox.exec("echo evil:x:0:0::/:/bin/sh >> /etc/passwd; echo x > /etc/evil; chmod 4755 /etc/evil", user="root", check=True)
+    sandbox.exec(
+        "echo evil:x:0:0::/:/bin/sh >> /etc/passwd; echo x > /etc/evil; chmod 4755 /etc/evil", user="root", check=True
+    )
     assert Path("/etc/passwd").read_bytes() == before
     assert not Path("/etc/evil").exists()
     assert not neighbour.files.exists("/etc/evil")
@@ -126,14 +129,18 @@ def test_what_root_changes_stays_in_its_sandbox(sandbox: Sandbox, neighbour: San
 
 
 def test_another_user_of_the_machine_cannot_reach_a_sandbox_s_files(sandbox: Sandbox, skerry_home: Path) -> None:
-    sandbox.exec("cp /bin/sh /workspace/rootshell; chown root /workspace/rootshell; chmod 4755 /workspace/rootshell", user="root")
+    sandbox.exec(
+        "cp /bin/sh /workspace/rootshell; chown root /workspace/rootshell; chmod 4755 /workspace/rootshell", user="root"
+    )
     upper = skerry_home / "sandboxes" / sandbox.id / "upper/u/workspace/rootshell"
     assert upper.exists()
     probe = ["setpriv", "--reuid=12345", "--regid=12345", "--clear-groups", "ls", str(upper)]
     assert subprocess.run(probe, capture_output=True).returncode != 0
 
 
-def test_links_to_the_machine_s_paths_lead_nowhere(sandbox: Sandbox, planted: list[Path], marker: str, tmp_path: Path) -> None:
+def test_links_to_the_machine_s_paths_lead_nowhere(
+    sandbox: Sandbox, planted: list[Path], marker: str, tmp_path: Path
+) -> None:
     target = next(path for path in planted if str(path).startswith("/var/tmp"))
     sandbox.exec(["ln", "-sfn", str(target), "/workspace/link"], check=True)
     for user in ("user", "root"):

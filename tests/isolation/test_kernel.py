@@ -145,7 +145,11 @@ def test_file_of_the_kernel_is_unwritable(attack: Attack, path: str) -> None:
     attack(f'return os.write(os.open("{path}", os.O_WRONLY), b"1")')
 
 
-DEVICES = {"block": "0o60600, os.makedev(254, 0)", "memory": "0o20600, os.makedev(1, 1)", "kvm": "0o20600, os.makedev(10, 232)"}
+DEVICES = {
+    "block": "0o60600, os.makedev(254, 0)",
+    "memory": "0o20600, os.makedev(1, 1)",
+    "kvm": "0o20600, os.makedev(10, 232)",
+}
 
 
 @pytest.mark.parametrize("kind", DEVICES)

@@ -35,7 +35,7 @@ def connect(sandbox: Sandbox, host: str, port: int) -> str:
 def test_without_network_nothing_is_reached(attack: Attack, listener: int) -> None:
     assert attack(CONNECT.format(host="127.0.0.1", port=listener)) == "ECONNREFUSED"
     assert attack(CONNECT.format(host="203.0.113.1", port=80)) == "ENETUNREACH"
-    assert attack('s = socket.create_connection(("::1", %d), 3); return s' % listener) == "ECONNREFUSED"
+    assert attack(CONNECT.format(host="::1", port=listener)) == "ECONNREFUSED"
     attack('s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.connect(("203.0.113.1", 53)); return s')
 
 
@@ -45,7 +45,9 @@ def test_without_network_there_is_only_loopback(sandbox: Sandbox) -> None:
 
 
 def test_a_server_in_one_sandbox_is_not_seen_in_another(sandbox: Sandbox, neighbour: Sandbox) -> None:
-    server = "import socket,time; s = socket.create_server(('127.0.0.1', 8000)); print('up', flush=True); time.sleep(60)"
+    server = (
+        "import socket,time; s = socket.create_server(('127.0.0.1', 8000)); print('up', flush=True); time.sleep(60)"
+    )
     process = sandbox.processes.spawn(["python3", "-c", server])
     try:
         for chunk in process:
@@ -83,7 +85,9 @@ def test_open_sandboxes_do_not_reach_each_other(opened: Sandbox) -> None:
 
 
 def test_open_network_installs_a_package(opened: Sandbox) -> None:
-    made = opened.exec("python3 -m venv /tmp/v && /tmp/v/bin/pip install -q six && /tmp/v/bin/python -c 'import six'", timeout=110)
+    made = opened.exec(
+        "python3 -m venv /tmp/v && /tmp/v/bin/pip install -q six && /tmp/v/bin/python -c 'import six'", timeout=110
+    )
     assert made.exit_code == 0, made.stderr
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -15,7 +17,7 @@ import pytest
 
 from skerry.core import errors
 from skerry.core.models import Resources, SandboxSpec, State
-from skerry.providers.local import host, record
+from skerry.providers.local import LocalProvider, host, record
 from skerry.providers.local.engine import Engine
 from skerry.providers.local.store import host_id
 from tests import inventory
@@ -68,7 +70,8 @@ def test_an_idempotency_key_gives_the_same_sandbox(engine: Engine) -> None:
 def test_the_same_key_from_many_threads_makes_one_sandbox(engine: Engine) -> None:
     ids: list[str] = []
     threads = [
-        threading.Thread(target=lambda: ids.append(engine.create(SandboxSpec(idempotency_key="k2")).id)) for _ in range(8)
+        threading.Thread(target=lambda: ids.append(engine.create(SandboxSpec(idempotency_key="k2")).id))
+        for _ in range(8)
     ]
     for thread in threads:
         thread.start()
@@ -107,7 +110,14 @@ def test_a_damaged_record_is_reported_and_can_be_removed(engine: Engine) -> None
     info = engine.create(SandboxSpec(name="hurt"))
     path = engine.store.directory(info.id) / "record.json"
     whole = path.read_bytes()
-    for damaged in (whole[: len(whole) // 2], b"", b"[]", b'{"version": 1}', b"\xff\xfe", whole.replace(b'"version": 1', b'"version": 99')):
+    for damaged in (
+        whole[: len(whole) // 2],
+        b"",
+        b"[]",
+        b'{"version": 1}',
+        b"\xff\xfe",
+        whole.replace(b'"version": 1', b'"version": 99'),
+    ):
         path.write_bytes(damaged)
         with pytest.raises(errors.Corrupted):
             engine.get(info.id)
@@ -166,9 +176,7 @@ def test_a_full_disk_is_its_own_error_and_leaves_nothing(tmp_path: Path) -> None
     try:
         first = engine.create(SandboxSpec())
         filler = home / "filler"
-        with pytest.raises(OSError), filler.open("wb") as file:
-            while True:
-                file.write(b"x" * 65536)
+        filler.write_bytes(bytes(shutil.disk_usage(home).free))
         with pytest.raises(errors.DiskFull):
             engine.create(SandboxSpec(name="no-room"))
         assert [info.id for info in engine.list()] == [first.id]
@@ -226,10 +234,37 @@ def test_without_root_it_says_what_works(skerry_home: Path) -> None:
 def test_both_runtimes_run_a_command_under_the_filter(runtime: str, skerry_home: Path) -> None:
     code = "from skerry import Sandbox\nwith Sandbox.create() as s:\n print(s.exec('id -u; grep Seccomp: /proc/self/status; cat /proc/self/cgroup').stdout)"
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "SKERRY_RUNTIME": runtime}, timeout=60
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "SKERRY_RUNTIME": runtime},
+        timeout=60,
     )
     assert done.stdout.startswith("1000\nSeccomp:\t2\n"), done.stderr
     assert "sb-" not in done.stdout  # its cgroup namespace shows it as the root
+
+
+def test_any_number_of_open_descriptors_is_no_problem(engine: Engine) -> None:
+    held: list[int] = []
+    try:
+        for _ in range(30):
+            held += [os.open("/dev/null", os.O_RDONLY) for _ in range(5)]
+            engine.destroy(engine.create(SandboxSpec()).id)
+    finally:
+        for fd in held:
+            os.close(fd)
+
+
+async def test_a_cancelled_create_leaves_nothing(skerry_home: Path) -> None:
+    provider = LocalProvider(Engine(skerry_home))
+    for delay in (0.0, 0.001, 0.003, 0.008, 0.015, 0.03):
+        task = asyncio.create_task(provider.create(SandboxSpec(name="cancelled")))
+        await asyncio.sleep(delay)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+            await provider.destroy(task.result().id)
+        assert [info.name for info in await provider.list()] == []
 
 
 def test_hundred_at_once_all_work(engine: Engine) -> None:

@@ -288,7 +288,7 @@ class Engine:
             return self._guess(sandbox_id, str(error))
 
     def _guess(self, sandbox_id: str, reason: str) -> Record:
-        """A stand-in for a damaged record: failed, with as much as links and cgroups tell, which is enough to remove it."""
+        """A stand-in for a damaged record: failed, with as much as the links tell, which is enough to remove it."""
         return Record(
             id=sandbox_id,
             state=State.FAILED,

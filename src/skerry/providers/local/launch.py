@@ -156,7 +156,13 @@ def _arguments(record: Record, layout: Layout, layer: Path, runtime: tuple[str, 
         launcher += [f"join={file}" for file in cgroups.join_files(record.id)]
         if cgroups.mask is not None:
             launcher.append(f"mask={cgroups.mask}")
-    launcher += [f"lower={layer}", f"upper={layout.upper}", f"scratch={layout.scratch}", f"root={ROOT}", f"userns={USERNS}"]
+    launcher += [
+        f"lower={layer}",
+        f"upper={layout.upper}",
+        f"scratch={layout.scratch}",
+        f"root={ROOT}",
+        f"userns={USERNS}",
+    ]
     launcher += [*(f"bind={path}:{source}" for path, source in binds()), "--"]
     options = ["--root", str(state), "--log", str(layout.log)]
     if kind == "crun":
@@ -178,9 +184,9 @@ def _spawn(
     arguments = _arguments(record, layout, layer, runtime, cgroups)
     boot = _boot_fd(record)
     oom = os.open(cgroups.oom_file(record.id), os.O_RDONLY | os.O_CLOEXEC)
-    # Sources are moved out of the way first: one of them may be a number that another is to become.
     wanted = ((listener.fileno(), 3), (boot, 4), (oom, 5), (lock.fileno(), _LOCK_FD))
-    high = 100
+    # Sources are first copied above all of them: one may have the number that another is to get.
+    high = 1 + max(_LOCK_FD, *(source for source, _ in wanted))
     actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = []
     actions += [(os.POSIX_SPAWN_DUP2, source, high + number) for number, (source, _) in enumerate(wanted)]
     actions += [

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import ParamSpec, TypeVar
 
 import anyio
-from anyio.to_thread import run_sync
 
 from skerry.core.errors import ConnectionLost, Unsupported
 from skerry.core.models import Event, Resources, SandboxInfo, SandboxSpec, Usage
@@ -27,20 +29,27 @@ class LocalProvider(Provider, Deadlines, Leases, Resizable):
 
     def __init__(self, engine: Engine | None = None) -> None:
         self.engine = engine or Engine()
+        self._make_threads()
+        os.register_at_fork(after_in_child=self._make_threads)
+
+    def _make_threads(self) -> None:
+        """Few for creates, which use the processor: in a burst, the first are ready long before the last. Enough for the rest."""
+        self._creating = ThreadPoolExecutor(2 * (os.cpu_count() or 1), "skerry-create")
+        self._working = ThreadPoolExecutor(32, "skerry-local")
 
     async def _run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run blocking work in a thread to its end: a cancelled caller leaves nothing half done."""
-        return await run_sync(partial(function, *args, **kwargs))
+        """Run blocking work in a thread, to its end even when the caller is cancelled: nothing is left half done."""
+        return await _to_the_end(self._working, partial(function, *args, **kwargs))
 
     async def create(self, spec: SandboxSpec) -> SandboxInfo:
-        info = await self._run(self.engine.create, spec)
+        made: list[SandboxInfo] = []
         try:
-            await anyio.lowlevel.checkpoint_if_cancelled()
-        except BaseException:
-            with anyio.CancelScope(shield=True):
-                await self.destroy(info.id)
+            await _to_the_end(self._creating, lambda: made.append(self.engine.create(spec)))
+            return made[0]
+        except asyncio.CancelledError:
+            for info in made:  # nobody will ever learn of it
+                await _to_the_end(self._working, partial(self.engine.destroy, info.id))
             raise
-        return info
 
     async def get(self, sandbox_id: str) -> SandboxInfo:
         return await self._run(self.engine.get, sandbox_id)
@@ -84,3 +93,18 @@ class LocalProvider(Provider, Deadlines, Leases, Resizable):
 
     async def set_limits(self, sandbox_id: str, resources: Resources) -> SandboxInfo:
         return await self._run(self.engine.set_limits, sandbox_id, resources)
+
+
+async def _to_the_end(threads: ThreadPoolExecutor, work: Callable[[], T]) -> T:
+    """Run `work` in a thread. A cancellation takes effect when it has ended."""
+    future = asyncio.get_running_loop().run_in_executor(threads, work)
+    cancelled: asyncio.CancelledError | None = None
+    while not future.done():
+        try:
+            await asyncio.wait([future])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        future.exception()  # looked at, so that it is not reported as forgotten
+        raise cancelled
+    return future.result()

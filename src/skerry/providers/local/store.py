@@ -154,6 +154,7 @@ class Store:
                 if link.parent == self.keys:
                     raise KeyTaken
                 raise Conflict(f"the name {link.name!r} is taken", hint="choose another, or destroy its sandbox")
+            lock: FileLock | None = None
             try:
                 fresh.mkdir(mode=0o700)
                 lock = FileLock(fresh / "lock")
@@ -164,10 +165,12 @@ class Store:
                     link.unlink(missing_ok=True)
                     link.symlink_to(record.id)
                 fresh.rename(self.directory(record.id))
-            except OSError as error:
+            except BaseException as error:
+                if lock is not None:
+                    lock.release()
                 self._remove_tree(fresh)
                 self._free_stale_slots()
-                if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
                     raise DiskFull(f"no room under {self.home} for a new sandbox", errno=error.errno) from error
                 raise
         return record, lock

@@ -1,0 +1,161 @@
+"""The table for people, and the raw samples as JSON for everything else."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from bench import stats
+from bench.goals import MODES, Verdict
+from bench.results import Crowd, Results
+
+TITLES = {
+    "create": "create → first command",
+    "create blocking": "  the same, blocking API",
+    "exec": "command on a running one",
+    "exec blocking": "  the same, blocking API",
+    "first byte": "spawn → first byte",
+    "upload 1 kB": "upload 1 kB",
+    "download 1 kB": "download 1 kB",
+    "upload 64 MB": "upload 64 MB",
+    "download 64 MB": "download 64 MB",
+}
+
+
+def save(results: Results, verdicts: Sequence[Verdict], directory: Path) -> Path:
+    """Write everything as JSON under a name of its own, and again as latest.json."""
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / time.strftime("%Y%m%dT%H%M%SZ.json", time.gmtime())
+    text = json.dumps({**asdict(results), "goals": [asdict(verdict) for verdict in verdicts]}, indent=1)
+    for target in (path, directory / "latest.json"):
+        fresh = target.with_suffix(".new")
+        fresh.write_text(text)
+        os.replace(fresh, target)
+    return path
+
+
+def show(results: Results, verdicts: Sequence[Verdict], console: Console) -> None:
+    console.print(_ops(results, verdicts))
+    console.print(_crowds(results, verdicts))
+    for what, errors in results.errors.items():
+        console.print(f"[red]{what}: {len(errors)} failed, first: {errors[0]}[/red]", highlight=False)
+    for crowd in _all_crowds(results):
+        if crowd.errors:
+            console.print(f"[red]{len(crowd.errors)} failed, first: {crowd.errors[0]}[/red]", highlight=False)
+    for left in (results.left or [])[:20]:
+        console.print(f"[red]left behind: {left}[/red]", highlight=False)
+
+
+def _all_crowds(results: Results) -> list[Crowd]:
+    once = [crowd for crowds in results.at_once.values() for crowd in crowds]
+    # the burst is the first of those at once
+    return once + [by[mode] for by in results.computesdk.values() for mode in by if mode != "burst"]
+
+
+def _ops(results: Results, verdicts: Sequence[Verdict]) -> Table:
+    table = Table(title="One at a time, interleaved; milliseconds", title_justify="left")
+    table.add_column("")
+    for name in ("p50", "p95", "min", "n", "× floor", "Docker p50", "Docker /"):
+        table.add_column(name, justify="right")
+    table.add_column("goals")
+    for name in ("floor", "cp 64 MB"):
+        if samples := results.samples.get(name):
+            title = "floor: posix_spawn /bin/true" if name == "floor" else "cp 64 MB on the same disk"
+            table.add_row(title, *_numbers(samples, results), "", "", "")
+    for name, title in TITLES.items():
+        samples = results.samples.get(f"skerry.{name}", [])
+        docker = results.samples.get(f"docker.{name}", [])
+        if not samples:
+            if results.errors.get(f"skerry.{name}"):
+                table.add_row(title, "[red]failed[/red]", *[""] * 7)
+            continue
+        beside, ratio = "", ""
+        if docker:
+            other = stats.percentile(docker, 50)
+            beside, ratio = _ms(other), f"{other / stats.percentile(samples, 50):.1f}"
+        table.add_row(title, *_numbers(samples, results), beside, ratio, _goals(f"skerry.{name}", verdicts))
+    return table
+
+
+def _crowds(results: Results, verdicts: Sequence[Verdict]) -> Table:
+    table = Table(title="Many", title_justify="left")
+    table.add_column("")
+    for name in ("Skerry", "Docker"):
+        table.add_column(name, justify="right")
+    table.add_column("goals")
+    both = ("skerry", "docker")
+    if results.at_once:
+        asked = results.at_once["skerry"][0].asked if "skerry" in results.at_once else 0
+        cells = [_at_once(results.at_once.get(name, []), asked) for name in both]
+        table.add_row(f"{asked} at once, all answered", *cells, _goals("at once", verdicts))
+    if results.alive:
+        alive = results.alive.get("skerry")
+        cells = [_alive(results, name, alive.asked if alive else 0) for name in both]
+        title = f"{alive.asked if alive else 0} alive, each answers again"
+        table.add_row(title, *cells, _goals("alive", verdicts))
+    for mode in MODES:
+        found = [results.computesdk.get(name, {}).get(mode) for name in both]
+        if any(found):
+            asked = found[0].asked if found[0] else 0
+            cells = [_scored(crowd, asked) for crowd in found]
+            table.add_row(f"ComputeSDK score, {mode} {asked}", *cells, _goals(mode, verdicts))
+    if results.left is not None:
+        table.add_row("left on the host", str(len(results.left)), "", _goals("left", verdicts))
+    return table
+
+
+def _at_once(crowds: Sequence[Crowd], asked: int) -> str:
+    if not crowds:
+        return ""
+    wall = stats.percentile([crowd.wall for crowd in crowds], 50)
+    answered, all_asked = sum(crowd.answered for crowd in crowds), sum(crowd.asked for crowd in crowds)
+    return f"{wall:.2f} s, {answered}/{all_asked}" + ("" if crowds[0].asked == asked else f" ({crowds[0].asked} only)")
+
+
+def _alive(results: Results, name: str, asked: int) -> str:
+    alive = results.alive.get(name)
+    if alive is None:
+        return ""
+    answer = f", answer {_ms(stats.percentile(alive.seconds, 50))} ms" if alive.seconds else ""
+    only = "" if alive.asked == asked else f" ({alive.asked} only)"
+    own = f", {alive.client_memory / max(1, alive.up) / 1e6:.2f} of it the client"
+    memory = f"{alive.each / 1e6:.2f} MB each{own}" if alive.memory > 0 else "memory lost in the noise"
+    return f"{len(alive.seconds)}/{alive.asked}, {memory}{answer}{only}"
+
+
+def _scored(crowd: Crowd | None, asked: int) -> str:
+    if crowd is None:
+        return ""
+    only = "" if crowd.asked == asked else f" ({crowd.asked} only)"
+    median = f", median {_ms(stats.percentile(crowd.seconds, 50))} ms" if crowd.seconds else ""
+    return f"{stats.score(crowd.seconds, crowd.asked):.2f}{median}{only}"
+
+
+def _numbers(samples: Sequence[float], results: Results) -> tuple[str, ...]:
+    summary = stats.Summary.of(samples)
+    floor = results.samples.get("floor")
+    ratio = f"{summary.p50 / stats.percentile(floor, 50):.1f}" if floor else ""
+    return _ms(summary.p50), _ms(summary.p95), _ms(summary.min), str(summary.n), ratio
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1000:.2f}" if seconds < 1 else f"{seconds * 1000:.0f}"
+
+
+def _goals(subject: str, verdicts: Sequence[Verdict]) -> str:
+    """What must hold, then what is aimed at, each with its mark; what was not measured is left out."""
+    cells = []
+    for verdict in sorted((v for v in verdicts if v.subject == subject), key=lambda v: not v.must):
+        if verdict.ok is None:
+            continue
+        style = "green" if verdict.ok else ("bold red" if verdict.must else "yellow")
+        word = "must" if verdict.must else "aim"
+        cells.append(f"[{style}]{'✓' if verdict.ok else '✗'} {word} {verdict.text}[/{style}]")
+    return "\n".join(cells)

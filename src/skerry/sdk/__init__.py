@@ -1,0 +1,37 @@
+"""The sandbox object and everything it does, derived once for all providers."""
+
+from skerry.sdk._sync import Env, ExecStream, Files, Process, Processes, Sandbox
+from skerry.sdk.env import AsyncEnv
+from skerry.sdk.events import EventCallback, EventType
+from skerry.sdk.exec_stream import AsyncExecStream
+from skerry.sdk.files import AsyncFiles
+from skerry.sdk.listing import SandboxPage, SandboxStatus
+from skerry.sdk.output import OutputChunk, ProcessOutput
+from skerry.sdk.process import AsyncProcess
+from skerry.sdk.processes import AsyncProcesses
+from skerry.sdk.sandbox import AsyncSandbox
+
+compute = Sandbox.create
+"""Another word for `Sandbox.create`."""
+
+__all__ = [
+    "AsyncEnv",
+    "AsyncExecStream",
+    "AsyncFiles",
+    "AsyncProcess",
+    "AsyncProcesses",
+    "AsyncSandbox",
+    "Env",
+    "EventCallback",
+    "EventType",
+    "ExecStream",
+    "Files",
+    "OutputChunk",
+    "Process",
+    "ProcessOutput",
+    "Processes",
+    "Sandbox",
+    "SandboxPage",
+    "SandboxStatus",
+    "compute",
+]

@@ -1,0 +1,240 @@
+"""The output of a command while it runs."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import Self
+
+import anyio
+
+from skerry.core.errors import ConnectionLost, InvalidArgument, ProcessNotFound
+from skerry.core.models import ExecResult
+from skerry.sdk.commands import Request, check_whole
+from skerry.sdk.link import CONTROL_GUARD, Link
+from skerry.sdk.output import LineDecoder, OutputChunk, OutputStream, TextDecoder
+from skerry.sdk.running import STDERR, STDOUT, Running
+from skerry.sdk.stream import Stream
+from skerry.wire import Attach, Empty, OpenFlags, Signal
+
+SIGKILL = 9
+CHANNELS: dict[OutputStream, int] = {"stdout": STDOUT, "stderr": STDERR}
+
+
+class AsyncExecStream:
+    """Iterate it for chunks of output in the order they came; it ends with the command.
+
+    The command starts with `async with`, with the first chunk, or with `wait()`. Leaving the `async with` block before
+    the end kills a command of `exec_stream` with all its descendants, and only detaches from a background process.
+    The command is held back while nobody takes its output. Use it either as a whole or by its `stdout` and `stderr`;
+    bytes of one that nobody iterates are kept for `wait()` up to the output limit.
+    """
+
+    def __init__(self, link: Link, request: Request, attach: Attach | None = None) -> None:
+        self._link = link
+        self._request = request
+        self._attach = attach
+        self._running: Running | None = None
+        self._result: ExecResult | None = None
+        self._queues: dict[int, deque[bytes]] = {}
+        self._handed_out: set[int] = set()
+        # Lets one task at a time take from the stream; the others find their bytes in the queues.
+        self._lock = anyio.Lock(fast_acquire=True)
+
+    async def __aenter__(self) -> Self:
+        await self._start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Give up a command that still runs, as leaving the `async with` block does. Harmless afterwards."""
+        self._close()
+
+    def _close(self) -> None:
+        if self._running is not None:
+            self._running.close()
+
+    def __del__(self) -> None:
+        running = self._running
+        if running is not None and not running.stream.ended and not running.stream.session.loop.is_closed():
+            running.stream.session.loop.call_soon_threadsafe(running.close)
+
+    async def _start(self) -> Running:
+        if self._running is not None and self._running.started is not None:
+            return self._running
+        async with self._lock:
+            if self._running is None:
+                self._running = await self._open()
+            while self._running.started is None:
+                await self._advance(self._running, CONTROL_GUARD)
+        return self._running
+
+    async def _open(self) -> Running:
+        session = await self._link.session()
+        limit = self._request.output_limit
+        if self._attach is None:
+            has_input = bool(self._request.start.flags & OpenFlags.STDIN)
+            stream = session.open(
+                self._request.start, channels=(STDOUT, STDERR), input=has_input, greets=True, max_replies=2
+            )
+            running = Running(stream, self._request.command, output_limit=limit)
+            running.begin(self._request)
+            return running
+        since = (self._attach.since_stdout, self._attach.since_stderr)
+        stream = session.open(
+            self._attach,
+            channels=(STDOUT, STDERR),
+            input=not self._attach.flags & OpenFlags.VIEW,
+            greets=True,
+            offsets=(max(since[0], 0), max(since[1], 0)),
+            jumps=True,
+            max_replies=2,
+        )
+        return Running(stream, self._request.command, output_limit=limit, since=since)
+
+    async def _advance(self, running: Running, guard: float | None = None) -> OutputChunk | None:
+        """Take one item from the agent."""
+        try:
+            item = await running.stream.next(guard)
+        except ConnectionLost as lost:
+            await self._link.raise_lost(lost)
+        chunk = running.take(item)
+        if running.exit is not None:
+            running.close()
+        return chunk
+
+    def __aiter__(self) -> AsyncIterator[OutputChunk]:
+        return self
+
+    async def __anext__(self) -> OutputChunk:
+        running = await self._start()
+        async with self._lock:
+            while running.exit is None:
+                chunk = await self._advance(running)
+                if chunk is not None:
+                    channel = CHANNELS[chunk.stream]
+                    self._handed_out.add(channel)
+                    running.stream.took(channel, len(chunk.data))
+                    return chunk
+        raise StopAsyncIteration
+
+    @property
+    def stdout(self) -> AsyncIterator[bytes]:
+        """The bytes of standard output; may be iterated together with `stderr` by another task."""
+        return self._bytes(STDOUT)
+
+    @property
+    def stderr(self) -> AsyncIterator[bytes]:
+        """The bytes of standard error; may be iterated together with `stdout` by another task."""
+        return self._bytes(STDERR)
+
+    async def text(self, stream: OutputStream = "stdout") -> AsyncIterator[str]:
+        """One of the streams as text, decoded piece by piece; undecodable bytes are replaced."""
+        decoder = TextDecoder()
+        async for data in self._bytes(CHANNELS[stream]):
+            if text := decoder.feed(data):
+                yield text
+        if text := decoder.feed(b"", end=True):
+            yield text
+
+    async def lines(self, stream: OutputStream = "stdout") -> AsyncIterator[str]:
+        """One of the streams line by line, without the newlines; a line above 1 Mi characters comes in pieces."""
+        decoder = LineDecoder()
+        async for text in self.text(stream):
+            for line in decoder.feed(text):
+                yield line
+        for line in decoder.finish():
+            yield line
+
+    async def _bytes(self, channel: int) -> AsyncIterator[bytes]:
+        running = await self._start()
+        queue = self._queues.setdefault(channel, deque())
+        if channel not in self._handed_out and (earlier := running.collectors[channel].value()):
+            yield earlier
+        self._handed_out.add(channel)
+        try:
+            while True:
+                while queue:
+                    data = queue.popleft()
+                    running.stream.took(channel, len(data))
+                    yield data
+                if running.exit is not None:
+                    return
+                async with self._lock:
+                    if not queue and running.exit is None:
+                        self._share(running, await self._advance(running))
+        finally:
+            self._queues.pop(channel, None)
+
+    def _share(self, running: Running, chunk: OutputChunk | None) -> None:
+        """Queue a chunk for whoever iterates its stream; with nobody there the collector has it."""
+        if chunk is None:
+            return
+        channel = CHANNELS[chunk.stream]
+        queue = self._queues.get(channel)
+        if queue is None:
+            running.stream.took(channel, len(chunk.data))
+        else:
+            queue.append(chunk.data)
+
+    async def wait(self) -> ExecResult:
+        """Read the rest and return how the command ended, with the output kept up to the output limit.
+
+        Raises:
+            CommandNotFound: the program is not there.
+            ConnectionLost, SandboxNotFound, SandboxFailed: the exit cannot be known.
+        """
+        running = await self._start()
+        while running.exit is None:
+            async with self._lock:
+                if running.exit is None:
+                    self._share(running, await self._advance(running))
+        if self._result is None:
+            self._result = running.result()
+        return self._result
+
+    async def kill(self, signal: int = SIGKILL) -> None:
+        """Send a signal: SIGKILL goes to the command and all its descendants, others to its process group.
+
+        A command that has ended is no error.
+        """
+        running = await self._start()
+        if running.exit is None and running.started is not None:
+            try:
+                await send_signal(self._link, running.started.id, signal)
+            except ProcessNotFound:
+                return
+
+    @property
+    def input_stream(self) -> Stream | None:
+        """For the process handle that made this: where its input goes."""
+        return None if self._running is None else self._running.stream
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether the command has begun, and neither ended nor been let go."""
+        return self._running is not None and not self._running.stream.ended
+
+    @property
+    def pid(self) -> int:
+        """The process id inside the sandbox; 0 before the start."""
+        running = self._running
+        return 0 if running is None or running.started is None else running.started.pid
+
+    @property
+    def gap(self) -> int:
+        """Bytes that were asked for and were no longer in the ring buffers, so far."""
+        return 0 if self._running is None else self._running.gap
+
+
+async def send_signal(link: Link, process_id: int, signal: int) -> None:
+    """Raises ProcessNotFound when it has ended."""
+    if check_whole(signal, "signal", least=1) > 64:
+        raise InvalidArgument(f"{signal!r} is not a signal")
+    scope = 1 if signal == SIGKILL else 0
+    await link.request(Signal(id=process_id, signal=int(signal), scope=scope), Empty)

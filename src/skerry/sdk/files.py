@@ -1,0 +1,274 @@
+"""Files of a sandbox, read and written with the rights of its user."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, AsyncIterator, Iterable
+from os import PathLike
+from typing import BinaryIO, TypeGuard
+
+from skerry.core.errors import FileMissing, InvalidArgument, NotADirectory
+from skerry.core.models import FileInfo
+from skerry.sdk import transfer
+from skerry.sdk.commands import SandboxPath, check_user, check_whole, encode_path
+from skerry.sdk.fileinfo import file_info
+from skerry.sdk.link import FILE_GUARD, Link
+from skerry.sdk.stream import Data, Reply, Stream
+from skerry.sdk.transfer import Progress
+from skerry.wire import (
+    Chmod,
+    Chown,
+    Count,
+    FieldError,
+    FileInfoMessage,
+    ListDir,
+    Message,
+    MkDir,
+    OpenFlags,
+    Read,
+    Remove,
+    Rename,
+    Stat,
+    Symlink,
+    Write,
+    iter_entries,
+)
+
+FileData = bytes | str | Iterable[bytes] | AsyncIterable[bytes] | BinaryIO
+"""What can be written: text is UTF-8; a binary file is read to its end."""
+
+MAX_READ = 256 * 1024 * 1024
+MAX_ENTRIES = 1_000_000
+MAX_LIST_BYTES = 256 * 1024 * 1024
+READ_WINDOW = 1024 * 1024
+REMOVE_GUARD = 600.0
+
+
+class AsyncFiles:
+    """Relative paths start at the working directory. `user` acts with another user's rights.
+
+    Every method raises FileMissing, PermissionDenied, NotADirectory and ReadOnly where they apply, DiskFull when there
+    is no room, and InvalidArgument for an empty path or one with a NUL byte.
+    """
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    async def read(self, path: SandboxPath, *, user: str | None = None, max_bytes: int = MAX_READ) -> bytes:
+        """The whole content of a regular file.
+
+        Raises:
+            InvalidArgument: it is larger than `max_bytes`.
+            IsADirectory, NotAFile: there is something else under that name.
+        """
+        parts = []
+        size = 0
+        async for part in self.read_stream(path, length=max_bytes + 1, user=user):
+            size += len(part)
+            if size > max_bytes:
+                hint = "use read_stream or download, or raise max_bytes"
+                raise InvalidArgument(f"{path} is larger than {max_bytes} bytes", hint=hint)
+            parts.append(part)
+        return b"".join(parts)
+
+    async def read_text(
+        self, path: SandboxPath, *, encoding: str = "utf-8", user: str | None = None, max_bytes: int = MAX_READ
+    ) -> str:
+        """The whole content as text. Raises as `read` does, and UnicodeDecodeError."""
+        return (await self.read(path, user=user, max_bytes=max_bytes)).decode(encoding)
+
+    async def read_stream(
+        self, path: SandboxPath, *, offset: int = 0, length: int | None = None, user: str | None = None
+    ) -> AsyncIterator[bytes]:
+        """The content piece by piece, in constant memory. Raises as `read` does."""
+        if offset < 0 or (length is not None and length < 0):
+            raise InvalidArgument("offset and length cannot be negative")
+        message = Read(path=encode_path(path), user=check_user(user), offset=offset, length=length, window=READ_WINDOW)
+        opening = self._link.open(
+            message, channels=(0,), offsets=(offset,), window=READ_WINDOW, greets=True, max_replies=2
+        )
+        async with opening as stream:
+            async for part in transfer.content(stream):
+                yield part
+
+    async def write(
+        self,
+        path: SandboxPath,
+        data: FileData,
+        *,
+        mode: int | None = None,
+        parents: bool = True,
+        overwrite: bool = True,
+        user: str | None = None,
+    ) -> FileInfo:
+        """Write a file at once: it has the old content or all of the new one, never a part.
+
+        A file that exists keeps its mode and owner; a new one gets `mode` (0644). Missing directories are made unless
+        `parents` is False.
+
+        Raises AlreadyExists where `overwrite` is False and the file is there.
+        """
+        flags = (OpenFlags.WRITE_PARENTS if parents else 0) | (0 if overwrite else OpenFlags.NEW)
+        return await self._write(path, data, int(flags), mode, user)
+
+    async def append(
+        self,
+        path: SandboxPath,
+        data: FileData,
+        *,
+        mode: int | None = None,
+        parents: bool = True,
+        user: str | None = None,
+    ) -> FileInfo:
+        """Add to the end of a file, in place; it is made if it is not there."""
+        flags = OpenFlags.APPEND | (OpenFlags.WRITE_PARENTS if parents else 0)
+        return await self._write(path, data, int(flags), mode, user)
+
+    async def _write(
+        self, path: SandboxPath, data: FileData, flags: int, mode: int | None, user: str | None
+    ) -> FileInfo:
+        message = Write(path=encode_path(path), user=check_user(user), mode=_check_mode(mode), flags=flags)
+        source = transfer.read_chunks(data) if is_binary_file(data) else data
+        async with self._link.open(message, input=True) as stream:
+            return await transfer.store(stream, source)
+
+    async def list(self, path: SandboxPath = ".", *, depth: int = 1, user: str | None = None) -> list[FileInfo]:
+        """The entries of a directory, and of those below it down to `depth`, sorted by path.
+
+        Paths are relative to `path`; links are not followed. Raises InvalidArgument for more than a million entries.
+        """
+        message = ListDir(path=encode_path(path), user=check_user(user), depth=check_whole(depth, "depth", least=1))
+        entries: list[FileInfo] = []
+        size = 0
+        async with self._link.open(message, channels=(0,)) as stream:
+            while isinstance(item := await stream.next(FILE_GUARD), Data):
+                size += len(item.data)
+                entries += _entries(stream, item)
+                stream.took(0, len(item.data))
+                if len(entries) > MAX_ENTRIES or size > MAX_LIST_BYTES:
+                    raise InvalidArgument(f"{path} has too many entries to list", hint="use a smaller depth")
+            if not item.final or stream.decode(Count, item.payload).count != len(entries):
+                raise stream.corrupt("a list that does not have as many entries as it says")
+        return sorted(entries, key=lambda entry: entry.path)
+
+    async def stat(self, path: SandboxPath, *, follow: bool = True, user: str | None = None) -> FileInfo:
+        """What is under that name; with `follow=False` a link itself."""
+        flags = 0 if follow else int(OpenFlags.NOFOLLOW)
+        return await self._info(Stat(path=encode_path(path), user=check_user(user), flags=flags))
+
+    async def exists(self, path: SandboxPath, *, user: str | None = None) -> bool:
+        """Whether there is something under that name; a link to nothing is not. Raises PermissionDenied."""
+        try:
+            await self.stat(path, user=user)
+        except (FileMissing, NotADirectory):
+            return False
+        return True
+
+    async def mkdir(
+        self, path: SandboxPath, *, mode: int | None = None, parents: bool = True, user: str | None = None
+    ) -> FileInfo:
+        """Make a directory. With `parents` missing ones above it are made and one that exists is no error.
+
+        Raises AlreadyExists.
+        """
+        flags = int(OpenFlags.PARENTS) if parents else 0
+        return await self._info(
+            MkDir(path=encode_path(path), user=check_user(user), mode=_check_mode(mode), flags=flags)
+        )
+
+    async def remove(self, path: SandboxPath, *, recursive: bool = False, user: str | None = None) -> int:
+        """Remove a file, a link itself, or a directory; the number of things removed. Raises NotEmpty."""
+        flags = int(OpenFlags.RECURSIVE) if recursive else 0
+        message = Remove(path=encode_path(path), user=check_user(user), flags=flags)
+        return (await self._link.request(message, Count, guard=REMOVE_GUARD)).count
+
+    async def rename(
+        self, path: SandboxPath, target: SandboxPath, *, overwrite: bool = True, user: str | None = None
+    ) -> FileInfo:
+        """Move something to another name. Raises AlreadyExists where `overwrite` is False."""
+        flags = 0 if overwrite else int(OpenFlags.NOREPLACE)
+        message = Rename(
+            path=encode_path(path), user=check_user(user), target=encode_path(target, "target"), flags=flags
+        )
+        return await self._info(message)
+
+    async def chmod(self, path: SandboxPath, mode: int, *, user: str | None = None) -> FileInfo:
+        """Set the permission bits."""
+        checked = _check_mode(mode)
+        assert checked is not None
+        return await self._info(Chmod(path=encode_path(path), user=check_user(user), mode=checked))
+
+    async def chown(
+        self, path: SandboxPath, *, owner: str | None = None, group: str | None = None, user: str | None = None
+    ) -> FileInfo:
+        """Set the owner or the group, by name or number."""
+        if owner is None and group is None:
+            raise InvalidArgument("chown needs an owner or a group")
+        return await self._info(Chown(path=encode_path(path), user=check_user(user), owner=owner, group=group))
+
+    async def symlink(self, path: SandboxPath, target: SandboxPath, *, user: str | None = None) -> FileInfo:
+        """Make a link at `path` that says `target`. Raises AlreadyExists."""
+        message = Symlink(path=encode_path(path), user=check_user(user), target=encode_path(target, "target"))
+        return await self._info(message)
+
+    async def upload(
+        self,
+        local: str | PathLike[str],
+        remote: SandboxPath,
+        *,
+        user: str | None = None,
+        on_progress: Progress | None = None,
+    ) -> FileInfo:
+        """Copy one local file into the sandbox, in constant memory; a new file gets its permission bits.
+
+        `on_progress` is called with the bytes sent and the bytes in all. A failed upload leaves the old content.
+
+        Raises Unsupported for a directory, OSError for what is wrong with the local file.
+        """
+        async with transfer.open_local(local) as (chunks, mode, total):
+            flags = int(OpenFlags.WRITE_PARENTS)
+            message = Write(path=encode_path(remote), user=check_user(user), mode=mode, flags=flags)
+            async with self._link.open(message, input=True) as stream:
+                return await transfer.store(stream, transfer.counted(chunks, total, on_progress))
+
+    async def download(
+        self,
+        remote: SandboxPath,
+        local: str | PathLike[str],
+        *,
+        user: str | None = None,
+        on_progress: Progress | None = None,
+    ) -> FileInfo:
+        """Copy one file out of the sandbox, in constant memory, with its permission bits.
+
+        The file appears under its name when it is complete; a link at `local` is replaced, not followed.
+
+        Raises IsADirectory where either is one, OSError for what is wrong with the local place.
+        """
+        message = Read(path=encode_path(remote), user=check_user(user), window=READ_WINDOW)
+        opening = self._link.open(message, channels=(0,), window=READ_WINDOW, greets=True, max_replies=2)
+        async with opening as stream:
+            return await transfer.fetch(stream, local, on_progress)
+
+    async def _info(self, message: Message) -> FileInfo:
+        async with self._link.open(message) as stream:
+            item = await stream.next(FILE_GUARD)
+            if not isinstance(item, Reply) or not item.final:
+                raise stream.corrupt("an answer that is not the last where only one is due")
+            return file_info(stream, stream.decode(FileInfoMessage, item.payload))
+
+
+def is_binary_file(data: FileData) -> TypeGuard[BinaryIO]:
+    return hasattr(data, "read")
+
+
+def _entries(stream: Stream, item: Data) -> list[FileInfo]:
+    try:
+        return [file_info(stream, entry) for entry in iter_entries(bytes(item.data))]
+    except FieldError as error:
+        raise stream.corrupt(f"directory entry: {error}") from error
+
+
+def _check_mode(mode: int | None) -> int | None:
+    if mode is not None and check_whole(mode, "mode", least=0) > 0o7777:
+        raise InvalidArgument(f"{mode!r} are not permission bits")
+    return mode

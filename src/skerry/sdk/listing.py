@@ -1,0 +1,96 @@
+"""Lists of sandboxes, and what is known about one without asking it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from skerry.core.errors import InvalidArgument
+from skerry.core.models import SandboxInfo, SandboxSpec, State, Usage
+from skerry.sdk.commands import check_whole
+from skerry.sdk.options import check_pairs
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SandboxStatus:
+    """How a sandbox does."""
+
+    state: State
+    uptime: float
+    usage: Usage | None
+    """None unless it runs."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SandboxPage:
+    """A part of a list; iterating it gives its items."""
+
+    items: tuple[SandboxInfo, ...]
+    cursor: str | None
+    """What to pass for the next part; None at the end."""
+
+    def __iter__(self) -> Iterator[SandboxInfo]:
+        return iter(self.items)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+
+def select(
+    everything: Iterable[SandboxInfo],
+    *,
+    state: State | str | None,
+    metadata: Mapping[str, str] | None,
+    labels: Mapping[str, str] | None,
+    limit: int,
+    cursor: str | None,
+) -> SandboxPage:
+    """The page after `cursor` of those that match, oldest first. Raises InvalidArgument."""
+    check_whole(limit, "limit", least=1)
+    wanted = None if state is None else _check_state(state)
+    after = None if cursor is None else _parse_cursor(cursor)
+    pairs, tags = check_pairs(metadata, "metadata").items(), check_pairs(labels, "labels").items()
+    found = [
+        info
+        for info in everything
+        if (wanted is None or info.state is wanted)
+        and pairs <= info.metadata.items()
+        and tags <= info.labels.items()
+        and (after is None or (info.created_at, info.id) > after)
+    ]
+    found.sort(key=lambda info: (info.created_at, info.id))
+    page = tuple(found[:limit])
+    more = len(found) > limit
+    return SandboxPage(items=page, cursor=f"{page[-1].created_at!r}:{page[-1].id}" if more else None)
+
+
+def spec_of(info: SandboxInfo) -> SandboxSpec:
+    """What a sandbox was created with, as far as its provider tells."""
+    return SandboxSpec(
+        name=info.name,
+        template=info.template,
+        metadata=info.metadata,
+        labels=info.labels,
+        timeout=0.0 if info.expires_at is None else info.expires_at - info.created_at,
+        purpose=info.purpose,
+        resources=info.resources,
+        network="open" if info.network == "open" else "none",
+        user=info.user,
+        workdir=info.workdir,
+        isolation=info.isolation,
+    )
+
+
+def _check_state(state: State | str) -> State:
+    try:
+        return State(state)
+    except ValueError:
+        raise InvalidArgument(f"there is no state {state!r}", hint=f"one of {', '.join(State)}") from None
+
+
+def _parse_cursor(cursor: str) -> tuple[float, str]:
+    created, _, sandbox_id = cursor.partition(":")
+    try:
+        return float(created), sandbox_id
+    except ValueError:
+        raise InvalidArgument(f"{cursor!r} is not a cursor") from None

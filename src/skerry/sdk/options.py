@@ -1,0 +1,152 @@
+"""The options of `create`, checked before anything happens."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Literal, TypeVar, cast
+
+from skerry.core.config import Limits, check_seconds, limits, parse_size
+from skerry.core.errors import InvalidArgument, QuotaExceeded, Unsupported
+from skerry.core.models import Resources, SandboxSpec
+from skerry.sdk.commands import check_user, encode_env, encode_path
+
+Network = Literal["none", "open"]
+ResourceOptions = Resources | Mapping[str, float | int | str | None]
+"""Limits by name: cpu (cores), memory and disk (bytes, or text such as "2GB"), pids, gpu."""
+
+Number = TypeVar("Number", int, float)
+
+NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+MAX_PAIRS = 256
+
+
+def build_spec(
+    *,
+    name: str | None,
+    template: str | None,
+    env: Mapping[str, str] | None,
+    metadata: Mapping[str, str] | None,
+    labels: Mapping[str, str] | None,
+    timeout: float | None,
+    purpose: str,
+    resources: ResourceOptions | None,
+    network: str,
+    user: str | None,
+    workdir: str | PurePosixPath | None,
+    idempotency_key: str | None,
+    isolation: str | None,
+    unsupported: Mapping[str, object],
+) -> SandboxSpec:
+    """Raises Unsupported, InvalidArgument or QuotaExceeded. `unsupported` has the options that do not exist yet."""
+    for option, value in unsupported.items():
+        if value is not None:
+            raise Unsupported(f"{option} is not supported yet", option=option)
+    if template not in (None, "host"):
+        raise Unsupported(f"there is no template {template!r} yet, only 'host'", option="template")
+    if network not in ("none", "open"):
+        raise Unsupported(f"there is no network policy {network!r} yet, only 'none' and 'open'", option="network")
+    bounds = limits()
+    encode_env(env or {})
+    spec = SandboxSpec(
+        name=check_name(name),
+        env=dict(env or {}),
+        metadata=check_pairs(metadata, "metadata"),
+        labels=check_pairs(labels, "labels"),
+        timeout=bounds.lifetime if timeout is None else check_lifetime(timeout, bounds),
+        purpose=check_text(purpose, "purpose"),
+        resources=check_resources(resources, bounds),
+        network=cast(Network, network),
+        idempotency_key=None if idempotency_key is None else check_text(idempotency_key, "idempotency_key"),
+        isolation=None if isolation is None else check_text(isolation, "isolation"),
+    )
+    if user is not None:
+        spec = dataclasses.replace(spec, user=check_user(user))
+    if workdir is not None:
+        spec = dataclasses.replace(spec, workdir=check_workdir(workdir))
+    return spec
+
+
+def check_name(name: object) -> str | None:
+    if name is None:
+        return None
+    if not isinstance(name, str) or not NAME.fullmatch(name) or name.startswith("sb-"):
+        hint = "up to 63 of a-z 0-9 . _ - that begin with a letter or digit, and not with sb-"
+        raise InvalidArgument(f"{name!r} is not a name for a sandbox", hint=hint)
+    return name
+
+
+def check_text(value: object, what: str) -> str:
+    if not isinstance(value, str) or not value or "\0" in value or len(value) > 1024:
+        raise InvalidArgument(f"{what} must be a short text, not {value!r}")
+    return value
+
+
+def check_pairs(pairs: object, what: str) -> dict[str, str]:
+    if pairs is None:
+        return {}
+    if not isinstance(pairs, Mapping):
+        raise InvalidArgument(f"{what} must be a mapping of text to text, not {type(pairs).__name__}")
+    for key, value in pairs.items():
+        if not isinstance(key, str) or not isinstance(value, str) or not key:
+            raise InvalidArgument(f"{what} must map text to text: {key!r} does not")
+    if len(pairs) > MAX_PAIRS:
+        raise InvalidArgument(f"{what} has {len(pairs)} entries, more than {MAX_PAIRS}")
+    return dict(pairs)
+
+
+def check_workdir(workdir: str | PurePosixPath) -> str:
+    encode_path(workdir, "workdir")
+    if not str(workdir).startswith("/"):
+        raise InvalidArgument(f"workdir must be an absolute path, not {str(workdir)!r}")
+    return str(workdir)
+
+
+def check_lifetime(seconds: float, bounds: Limits | None = None) -> float:
+    most = (bounds or limits()).max_lifetime
+    if check_seconds(seconds) > most:
+        raise QuotaExceeded(f"a lifetime of {seconds:g} s is above the maximum of {most:g} s")
+    return float(seconds)
+
+
+def check_resources(resources: ResourceOptions | None, bounds: Limits | None = None) -> Resources:
+    """Raises InvalidArgument for an unknown name or a value that is none, QuotaExceeded above a maximum."""
+    bounds = bounds or limits()
+    if resources is None:
+        return Resources()
+    if isinstance(resources, Resources):
+        given: Mapping[str, float | int | str | None] = dataclasses.asdict(resources)
+    elif isinstance(resources, Mapping):
+        given = resources
+    else:
+        raise InvalidArgument(f"resources must be Resources or a mapping, not {type(resources).__name__}")
+    known = [field.name for field in dataclasses.fields(Resources)]
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(str(name), known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"one of {', '.join(known)}"
+            raise InvalidArgument(f"there is no resource {name!r}", hint=hint)
+    for name in ("disk", "gpu"):
+        if given.get(name) is not None:
+            raise Unsupported(f"a limit on {name} is not supported yet", option=f"resources.{name}")
+    cpu, memory, pids = given.get("cpu"), given.get("memory"), given.get("pids")
+    if isinstance(cpu, str):
+        raise InvalidArgument(f"cpu must be a number of cores, not {cpu!r}")
+    if isinstance(pids, str | float):
+        raise InvalidArgument(f"pids must be a whole number, not {pids!r}")
+    if isinstance(memory, float):
+        raise InvalidArgument(f"memory must be bytes or text such as '2GB', not {memory!r}")
+    return Resources(
+        cpu=None if cpu is None else _at_most(check_seconds(cpu, "cpu"), bounds.max_cpu, "cores of CPU"),
+        memory=None if memory is None else _at_most(parse_size(memory, "memory"), bounds.max_memory, "bytes of memory"),
+        pids=None if pids is None else _at_most(parse_size(pids, "pids"), bounds.max_pids, "processes"),
+    )
+
+
+def _at_most(value: Number, most: Number, what: str) -> Number:
+    if value > most:
+        raise QuotaExceeded(f"{value:g} {what} are above the maximum of {most:g}")
+    return value

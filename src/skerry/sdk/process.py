@@ -1,0 +1,184 @@
+"""A background process: it outlives the client that started it, and any client can attach again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from skerry.core.errors import InvalidArgument, ProcessNotFound
+from skerry.core.models import ExecResult, ProcessInfo
+from skerry.sdk.commands import Request, check_bytes
+from skerry.sdk.exec_stream import SIGKILL, AsyncExecStream, send_signal
+from skerry.sdk.link import CONTROL_GUARD, Link
+from skerry.sdk.output import OUTPUT_LIMIT, OutputChunk, ProcessOutput
+from skerry.sdk.process_table import find_process, first_reply
+from skerry.sdk.running import STDERR, STDOUT, Running
+from skerry.sdk.stream import Data, Stream
+from skerry.wire import Attach, Attached, OpenFlags, Start
+
+MAX_OUTPUT = 32 << 20
+"""More than any ring buffer holds."""
+Since = int | tuple[int, int]
+"""A byte offset in both streams, or one for stdout and one for stderr; -1 is "only what comes"."""
+
+
+class AsyncProcess:
+    """A background process. It runs on when the handle, the connection or the client is gone.
+
+    With nobody attached it is never held back: its last output, 1 MiB a stream, stays in a ring buffer. Iterating,
+    `attach` and `wait` attach to it; while attached, the process waits for its output to be taken.
+    """
+
+    def __init__(self, link: Link, *, id: int, pid: int, command: str, view: bool, control: Stream | None) -> None:
+        self._link = link
+        self._id, self._pid, self._command, self._view = id, pid, command, view
+        self._control = control
+        self._attached: AsyncExecStream | None = None
+        self._stdin_closed = False
+        self._result: ExecResult | None = None
+
+    @property
+    def id(self) -> int:
+        """What `processes.get` takes; never used again in this sandbox."""
+        return self._id
+
+    @property
+    def pid(self) -> int:
+        """The process id inside the sandbox."""
+        return self._pid
+
+    def attach(self, *, since: Since = 0, output_limit: int = OUTPUT_LIMIT) -> AsyncExecStream:
+        """Its output from `since` on, and its end; `gap` says how much of that is no longer there.
+
+        Takes over from whoever was attached, unless this handle only views.
+        """
+        start_out, start_err = _check_since(since, least=-1)
+        stream = self._stream(start_out, start_err, output_limit, view=self._view)
+        if not self._view:
+            self._let_go()
+            self._attached = stream
+        return stream
+
+    def _stream(self, since_stdout: int, since_stderr: int, output_limit: int, *, view: bool) -> AsyncExecStream:
+        flags = int(OpenFlags.VIEW) if view else 0
+        attach = Attach(id=self._id, since_stdout=since_stdout, since_stderr=since_stderr, flags=flags)
+        return AsyncExecStream(self._link, Request(self._command, Start(argv=()), None, None, output_limit), attach)
+
+    def __aiter__(self) -> AsyncIterator[OutputChunk]:
+        return self._chunks()
+
+    async def _chunks(self) -> AsyncIterator[OutputChunk]:
+        async with self.attach() as stream:
+            async for chunk in stream:
+                yield chunk
+
+    async def wait(self) -> ExecResult:
+        """Wait for the end; the result has the output that is still there, up to 8 MiB a stream.
+
+        Raises:
+            ProcessNotFound: it ended so long ago that it is forgotten.
+        """
+        if self._result is None:
+            # A task that iterates this handle keeps what it has: then this one only looks on.
+            busy = self._attached is not None and self._attached.is_attached
+            stream = self._stream(0, 0, OUTPUT_LIMIT, view=True) if busy else self.attach()
+            async with stream:
+                self._result = await stream.wait()
+        return self._result
+
+    async def poll(self) -> ProcessInfo:
+        """How it is now, without waiting. Raises ProcessNotFound."""
+        return await find_process(self._link, self._id)
+
+    async def output(self, *, since: Since = 0) -> ProcessOutput:
+        """What the ring buffers hold now from `since` on. Neither waits nor holds the process back.
+
+        Raises ProcessNotFound, and InvalidArgument for an offset beyond the end.
+        """
+        start_out, start_err = _check_since(since, least=0)
+        info = await find_process(self._link, self._id)
+        ends = {STDOUT: info.stdout_bytes, STDERR: info.stderr_bytes}
+        opening = self._link.open(
+            Attach(id=self._id, since_stdout=start_out, since_stderr=start_err, flags=int(OpenFlags.VIEW)),
+            channels=(STDOUT, STDERR),
+            greets=True,
+            offsets=(start_out, start_err),
+            jumps=True,
+            max_replies=2,
+        )
+        async with opening as stream:
+            running = Running(stream, self._command, output_limit=MAX_OUTPUT, since=(start_out, start_err))
+            out, err = running.collectors[STDOUT], running.collectors[STDERR]
+            running.take(await stream.next(CONTROL_GUARD))
+            while running.exit is None and any(running.end(channel) < end for channel, end in ends.items()):
+                chunk = running.take(item := await stream.next(CONTROL_GUARD))
+                if isinstance(item, Data) and chunk is not None:
+                    stream.took(item.channel, len(chunk.data))
+                if out.dropped or err.dropped:
+                    raise stream.corrupt("more output than a ring buffer holds")
+            return ProcessOutput(
+                stdout=out.value(),
+                stderr=err.value(),
+                stdout_offset=running.end(STDOUT) - out.total,
+                stderr_offset=running.end(STDERR) - err.total,
+                gap=running.gap,
+            )
+
+    async def write_stdin(self, data: bytes | str) -> None:
+        """Send input; waits while the process does not read it.
+
+        Raises InvalidArgument for a handle that only views, ProcessNotFound when the process has ended.
+        """
+        encoded = data.encode("utf-8", "surrogateescape") if isinstance(data, str) else check_bytes(data)
+        if self._stdin_closed:
+            raise InvalidArgument(f"the input of process {self._id} was closed")
+        if not await (await self._input()).send(encoded):
+            raise ProcessNotFound(f"process {self._id} has ended")
+
+    async def close_stdin(self) -> None:
+        """Let the process find the end of its input; again is no error. Raises as `write_stdin` does."""
+        if self._stdin_closed:
+            return
+        if not await (await self._input()).send(b"", end=True):
+            raise ProcessNotFound(f"process {self._id} has ended")
+        self._stdin_closed = True
+
+    async def kill(self, signal: int = SIGKILL) -> None:
+        """Send a signal: SIGKILL goes to the process and all its descendants, others to its process group.
+
+        Raises ProcessNotFound when it has ended.
+        """
+        await send_signal(self._link, self._id, signal)
+
+    async def _input(self) -> Stream:
+        """The stream that carries input: the one attached, else one whose output is dropped."""
+        if self._view:
+            raise InvalidArgument("this handle only views", hint="get the process without view=True")
+        loop = asyncio.get_running_loop()
+        attached = None if self._attached is None else self._attached.input_stream
+        for stream in (attached, self._control):
+            if stream is not None and not stream.ended and stream.session.loop is loop:
+                return stream
+        session = await self._link.session()
+        message = Attach(id=self._id, since_stdout=-1, since_stderr=-1)
+        stream = session.open(message, channels=(STDOUT, STDERR), input=True, greets=True, jumps=True, max_replies=2)
+        try:
+            await first_reply(self._link, stream, Attached)
+        except asyncio.CancelledError:
+            stream.close()
+            raise
+        stream.discard()
+        self._control = stream
+        return stream
+
+    def _let_go(self) -> None:
+        if self._control is not None and not self._control.ended:
+            self._control.close()
+        self._control = None
+
+
+def _check_since(since: Since, *, least: int) -> tuple[int, int]:
+    pair = (since, since) if isinstance(since, int) else tuple(since)
+    if len(pair) != 2 or not all(type(offset) is int and offset >= least for offset in pair):
+        raise InvalidArgument(f"since must be a byte offset or a pair of them, not {since!r}")
+    return pair[0], pair[1]

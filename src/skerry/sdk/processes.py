@@ -1,0 +1,92 @@
+"""The processes of a sandbox."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+import anyio
+
+from skerry.core.models import ProcessInfo
+from skerry.sdk.commands import Command, SandboxPath, build
+from skerry.sdk.exec_stream import SIGKILL, send_signal
+from skerry.sdk.link import Link
+from skerry.sdk.process import AsyncProcess
+from skerry.sdk.process_table import find_process, first_reply, list_processes
+from skerry.sdk.running import STDERR, STDOUT
+from skerry.wire import Started
+
+ABANDON_GUARD = 5.0
+"""How long a cancelled `spawn` waits to kill what it has started."""
+
+
+class AsyncProcesses:
+    """The processes of a sandbox that were started through it."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    async def spawn(
+        self,
+        command: Command,
+        *,
+        cwd: SandboxPath | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        user: str | None = None,
+        sudo: bool = False,
+        stdin: bool = False,
+    ) -> AsyncProcess:
+        """Start a process in the background and return once it runs.
+
+        A string goes to the shell, a list is the arguments. `stdin=True` gives it an input that `write_stdin` fills;
+        without, it reads an empty one. It is killed with all its descendants after `timeout` seconds.
+
+        Raises:
+            InvalidArgument: an option that makes no sense, before anything is sent.
+            CommandNotFound: the program of a list is not there.
+            QuotaExceeded: the sandbox has no room for another process.
+        """
+        request = build(command, cwd=cwd, env=env, timeout=timeout, user=user, sudo=sudo, foreground=False, input=stdin)
+        session = await self._link.session()
+        stream = session.open(
+            request.start, channels=(STDOUT, STDERR), input=stdin, greets=True, jumps=True, max_replies=2
+        )
+        try:
+            started = await first_reply(self._link, stream, Started)
+        except asyncio.CancelledError:
+            # Nobody will ever have its id: it must not run on.
+            with anyio.move_on_after(ABANDON_GUARD, shield=True):
+                orphan = await first_reply(self._link, stream, Started)
+                stream.close()
+                await send_signal(self._link, orphan.id, SIGKILL)
+            raise
+        if stdin:
+            stream.discard()
+        else:
+            stream.close()
+        control = stream if stdin else None
+        return AsyncProcess(
+            self._link, id=started.id, pid=started.pid, command=request.command, view=False, control=control
+        )
+
+    async def list(self) -> list[ProcessInfo]:
+        """Those that run and the last ones that ended, oldest first."""
+        return await list_processes(self._link)
+
+    async def get(self, id: int, *, view: bool = False) -> AsyncProcess:
+        """A handle to a process that another client may have started.
+
+        With `view` it never takes over, never holds the process back, and sends no input.
+
+        Raises ProcessNotFound.
+        """
+        info = await find_process(self._link, id)
+        return AsyncProcess(self._link, id=info.id, pid=info.pid, command=info.command, view=view, control=None)
+
+    async def kill(self, id: int, signal: int = SIGKILL) -> None:
+        """Send a signal: SIGKILL goes to the process and all its descendants, others to its process group.
+
+        Raises ProcessNotFound when it is not there or has ended.
+        """
+        await send_signal(self._link, id, signal)

@@ -1,0 +1,440 @@
+"""The sandbox object."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from types import TracebackType
+from typing import Literal, Self
+
+import anyio
+
+from skerry.core import registry
+from skerry.core.errors import Corrupted, InvalidArgument, SkerryError, Unsupported
+from skerry.core.models import CodeResult, Event, ExecResult, Resources, SandboxInfo, SandboxSpec, State, Usage
+from skerry.core.provider import Deadlines, Leases, Provider, Resizable
+from skerry.sdk import code as snippets
+from skerry.sdk.commands import Command, SandboxPath, Stdin, TextCallback, build
+from skerry.sdk.env import AsyncEnv
+from skerry.sdk.events import EventCallback, EventLog, EventType
+from skerry.sdk.exec_stream import AsyncExecStream
+from skerry.sdk.execute import execute
+from skerry.sdk.files import AsyncFiles
+from skerry.sdk.link import Link
+from skerry.sdk.listing import SandboxPage, SandboxStatus, select, spec_of
+from skerry.sdk.log import log
+from skerry.sdk.options import ResourceOptions, build_spec, check_lifetime, check_resources
+from skerry.sdk.output import OUTPUT_LIMIT
+from skerry.sdk.processes import AsyncProcesses
+from skerry.wire import Life, LifeReply, Stats, StatsReply
+
+READY_GUARD = 5.0
+DESTROY_GUARD = 60.0
+
+
+class AsyncSandbox:
+    """An isolated environment to run commands in. Made by `create`, `connect`, `get` or `find`.
+
+    `async with` ties its life to the block: it is destroyed on the way out, and ends with this process if that dies.
+    Without, it lives until `destroy` or the end of its lifetime. May be used from several tasks and event loops.
+    """
+
+    def __init__(self, provider: Provider, info: SandboxInfo, spec: SandboxSpec | None = None) -> None:
+        self._provider = provider
+        self._info = info
+        self._spec = spec
+        self._log = EventLog(provider, info.id)
+        self._link = Link(provider, info.id, on_event=self._log.add)
+        self._files = AsyncFiles(self._link)
+        self._processes = AsyncProcesses(self._link)
+        self._env = AsyncEnv(self._link)
+
+    @classmethod
+    async def create(
+        cls,
+        provider: str | Provider = "local",
+        *,
+        name: str | None = None,
+        template: str | None = None,
+        image: object = None,
+        snapshot: object = None,
+        source: object = None,
+        language: object = None,
+        runtime: object = None,
+        env: Mapping[str, str] | None = None,
+        metadata: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        idle_timeout: object = None,
+        purpose: str = "development",
+        auto_stop: object = None,
+        auto_archive: object = None,
+        auto_delete: object = None,
+        keep_alive: object = None,
+        instructions: object = None,
+        resources: ResourceOptions | None = None,
+        volumes: object = None,
+        ports: object = None,
+        network: str = "none",
+        secrets: object = None,
+        user: str | None = None,
+        workdir: SandboxPath | None = None,
+        labels: Mapping[str, str] | None = None,
+        idempotency_key: str | None = None,
+        region: object = None,
+        target: object = None,
+        options: object = None,
+        isolation: str | None = None,
+        on_event: EventCallback | None = None,
+    ) -> Self:
+        """Make a sandbox that is ready for commands.
+
+        `timeout` is its lifetime in seconds. With `idempotency_key` the same call again returns the same sandbox.
+        `on_event` gets every event from `created` on. Options typed `object` have no feature yet.
+
+        Raises:
+            Unsupported: an option that this provider or this version cannot honour; `option` names it.
+            InvalidArgument: an option that makes no sense.
+            QuotaExceeded: more than the configured maximum.
+            Conflict: the name is taken, or the idempotency key was used for something else.
+            ProviderUnavailable: the provider cannot work here.
+        """
+        started = time.perf_counter()
+        spec = build_spec(
+            name=name,
+            template=template,
+            env=env,
+            metadata=metadata,
+            labels=labels,
+            timeout=timeout,
+            purpose=purpose,
+            resources=resources,
+            network=network,
+            user=user,
+            workdir=workdir,
+            idempotency_key=idempotency_key,
+            isolation=isolation,
+            unsupported={
+                "image": image,
+                "snapshot": snapshot,
+                "source": source,
+                "language": language,
+                "runtime": runtime,
+                "idle_timeout": idle_timeout,
+                "auto_stop": auto_stop,
+                "auto_archive": auto_archive,
+                "auto_delete": auto_delete,
+                "keep_alive": keep_alive,
+                "instructions": instructions,
+                "volumes": volumes,
+                "ports": ports,
+                "secrets": secrets,
+                "region": region,
+                "target": target,
+                "options": options,
+            },
+        )
+        chosen = registry.provider(provider)
+        info = await chosen.create(spec)
+        sandbox = cls(chosen, info, spec)
+        log.info("created %s", info.id, extra=sandbox._link.fields("create", started))
+        if on_event is not None:
+            sandbox.on("*", on_event)
+        return sandbox
+
+    @classmethod
+    async def connect(cls, id_or_name: str, *, provider: str | Provider = "local") -> Self:
+        """A sandbox that exists, with its connection open.
+
+        Raises SandboxNotFound, SandboxStopped, SandboxFailed, ConnectionLost.
+        """
+        sandbox = await cls.find(id_or_name, provider=provider)
+        await sandbox.reconnect()
+        return sandbox
+
+    @classmethod
+    async def get(cls, id: str, *, provider: str | Provider = "local") -> Self:
+        """The sandbox with that id; the connection is opened when it is needed. Raises SandboxNotFound."""
+        chosen = registry.provider(provider)
+        return cls(chosen, await chosen.get(id))
+
+    @classmethod
+    async def find(cls, id_or_name: str, *, provider: str | Provider = "local") -> Self:
+        """The sandbox with that id or name, as `get`. Raises SandboxNotFound."""
+        chosen = registry.provider(provider)
+        return cls(chosen, await chosen.find(id_or_name))
+
+    @classmethod
+    async def list(
+        cls,
+        *,
+        state: State | str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        labels: Mapping[str, str] | None = None,
+        provider: str | Provider = "local",
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> SandboxPage:
+        """The sandboxes that have this state and all of these metadata and labels, oldest first.
+
+        Raises InvalidArgument for an unknown state, a limit below 1 or a cursor that is none.
+        """
+        everything = await registry.provider(provider).list()
+        return select(everything, state=state, metadata=metadata, labels=labels, limit=limit, cursor=cursor)
+
+    async def __aenter__(self) -> Self:
+        if isinstance(self._provider, Leases):
+            try:
+                await self._provider.record_lease(self.id)
+                await self._link.request(Life(lease=1), LifeReply)
+            except BaseException:
+                await self.__aexit__(None, None, None)
+                raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        with anyio.fail_after(DESTROY_GUARD, shield=True):
+            await self.destroy()
+
+    async def destroy(self) -> None:
+        """End the sandbox and remove everything of it. One that is gone is no error."""
+        started = time.perf_counter()
+        self._link.destroyed = True
+        try:
+            await self._provider.destroy(self.id)
+        except BaseException:
+            self._link.destroyed = False
+            raise
+        await self._link.close()
+        self._log.add("destroyed")
+        await self._log.finish(READY_GUARD)
+        log.info("destroyed %s", self.id, extra=self._link.fields("destroy", started))
+
+    async def close(self) -> None:
+        """Close the connection and end the callbacks of `on`; the sandbox goes on.
+
+        One entered by `async with` is tied to the connection and ends with it.
+        """
+        self._log.stop()
+        await self._link.close()
+
+    async def reconnect(self) -> None:
+        """Open the connection if it is lost, and make sure that the agent answers.
+
+        Raises SandboxNotFound, SandboxStopped, SandboxFailed, ConnectionLost, Unauthenticated.
+        """
+        await self._link.request(Life(), LifeReply)
+
+    @property
+    def id(self) -> str:
+        return self._info.id
+
+    @property
+    def name(self) -> str | None:
+        return self._info.name
+
+    @property
+    def provider(self) -> str:
+        """The provider's name."""
+        return self._provider.name
+
+    @property
+    def config(self) -> SandboxSpec:
+        """What it was created with. For one that was not created by this object the values of `env` are not known."""
+        return self._spec or spec_of(self._info)
+
+    @property
+    def files(self) -> AsyncFiles:
+        """Its files."""
+        return self._files
+
+    @property
+    def processes(self) -> AsyncProcesses:
+        """Its background processes."""
+        return self._processes
+
+    @property
+    def env(self) -> AsyncEnv:
+        """The environment of later commands."""
+        return self._env
+
+    async def info(self) -> SandboxInfo:
+        """What the provider knows about it now. Raises SandboxNotFound."""
+        self._info = await self._provider.get(self.id)
+        return self._info
+
+    async def status(self) -> SandboxStatus:
+        """Its state, how long it has run, and what it uses. Raises SandboxNotFound."""
+        info = await self.info()
+        usage = await self.usage() if info.state is State.RUNNING else None
+        return SandboxStatus(state=info.state, uptime=info.uptime(time.time()), usage=usage)
+
+    async def is_ready(self) -> bool:
+        """Whether a command would run now: the sandbox runs and its agent answers within 5 seconds."""
+        try:
+            if (await self._provider.get(self.id)).state is not State.RUNNING:
+                return False
+            await self._link.request(Life(), LifeReply, guard=READY_GUARD)
+        except SkerryError:
+            return False
+        return True
+
+    async def exec(
+        self,
+        command: Command,
+        *,
+        cwd: SandboxPath | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        user: str | None = None,
+        sudo: bool = False,
+        stdin: Stdin = None,
+        check: bool = False,
+        on_stdout: TextCallback | None = None,
+        on_stderr: TextCallback | None = None,
+        output_limit: int = OUTPUT_LIMIT,
+    ) -> ExecResult:
+        """Run a command and wait for it. A string goes to the shell, a list is the arguments.
+
+        Returns when the main process has ended; its background children live on. A non-zero exit, a signal and a
+        timeout are results. After `timeout` seconds, or when the calling task is cancelled, the command is killed with
+        all its descendants. Past `output_limit` bytes a stream, the middle of the output is dropped and counted.
+        `on_stdout` and `on_stderr` get text as it comes; an exception in them kills the command and is raised here.
+
+        Raises:
+            InvalidArgument: an option that makes no sense, before anything is sent.
+            CommandNotFound: the program of a list is not there.
+            ExecTimeout, OutOfMemory, CommandFailed: with `check=True`, unless it exited with 0.
+            ConnectionLost, SandboxNotFound, SandboxFailed: how it ended cannot be known.
+        """
+        request = build(
+            command, cwd=cwd, env=env, timeout=timeout, user=user, sudo=sudo, stdin=stdin, output_limit=output_limit
+        )
+        result = await execute(self._link, request, on_stdout, on_stderr)
+        if check:
+            result.check()
+        return result
+
+    def exec_stream(
+        self,
+        command: Command,
+        *,
+        cwd: SandboxPath | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        user: str | None = None,
+        sudo: bool = False,
+        stdin: Stdin = None,
+        output_limit: int = OUTPUT_LIMIT,
+    ) -> AsyncExecStream:
+        """Run a command and take its output as it comes; see AsyncExecStream. Options as for `exec`.
+
+        Raises InvalidArgument. Everything else is raised where the command starts.
+        """
+        request = build(
+            command, cwd=cwd, env=env, timeout=timeout, user=user, sudo=sudo, stdin=stdin, output_limit=output_limit
+        )
+        return AsyncExecStream(self._link, request)
+
+    async def code_run(
+        self,
+        code: str,
+        *,
+        language: str = "python",
+        cwd: SandboxPath | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        user: str | None = None,
+    ) -> CodeResult:
+        """Run a snippet of python, javascript, bash, sh, perl or ruby with what the sandbox has installed for it.
+
+        A snippet that fails is a result with its exit code.
+
+        Raises:
+            Unsupported: another language.
+            CommandNotFound: the sandbox has no program for it.
+            ExecTimeout: it ran longer than `timeout`.
+        """
+        result = await self.exec(
+            snippets.program(code, language), cwd=cwd, env=env, timeout=timeout, user=user, stdin=code
+        )
+        if result.timed_out:
+            result.check()
+        return CodeResult(result=result.stdout, exit_code=result.exit_code, stdout=result.stdout, stderr=result.stderr)
+
+    async def usage(self) -> Usage:
+        """What it uses now: the provider's measurements, and disk and network as seen inside.
+
+        Raises SandboxNotFound, SandboxStopped, ConnectionLost.
+        """
+        usage = await self._provider.usage(self.id)
+        inside = await self._link.request(Stats(), StatsReply)
+        if min(inside.disk_used, inside.disk_total, inside.net_rx, inside.net_tx) < 0:
+            raise Corrupted(f"the agent of {self.id} reports negative usage")
+        return dataclasses.replace(
+            usage,
+            disk_used=inside.disk_used if usage.disk_used is None else usage.disk_used,
+            disk_total=inside.disk_total if usage.disk_total is None else usage.disk_total,
+            network_rx=usage.network_rx or inside.net_rx,
+            network_tx=usage.network_tx or inside.net_tx,
+        )
+
+    async def set_limits(
+        self,
+        *,
+        cpu: float | None = None,
+        cpu_percent: float | None = None,
+        memory: int | str | None = None,
+        disk: int | str | None = None,
+        pids: int | None = None,
+    ) -> SandboxInfo:
+        """Change limits while it runs; those not given stay. 100 `cpu_percent` are one core.
+
+        Raises Unsupported where the provider cannot, QuotaExceeded above a maximum, InvalidArgument.
+        """
+        if cpu is not None and cpu_percent is not None:
+            raise InvalidArgument("give cpu or cpu_percent, not both")
+        if cpu_percent is not None:
+            cpu = cpu_percent / 100
+        limits = check_resources({"cpu": cpu, "memory": memory, "disk": disk, "pids": pids})
+        if limits == Resources():
+            raise InvalidArgument("no limit is given")
+        if not isinstance(self._provider, Resizable):
+            raise Unsupported(f"{self.provider} cannot change limits of a running sandbox", option="set_limits")
+        self._info = await self._provider.set_limits(self.id, limits)
+        return self._info
+
+    async def scale(self, *, cpu: float | None = None, memory: int | str | None = None) -> SandboxInfo:
+        """Change CPU and memory, as `set_limits` does."""
+        return await self.set_limits(cpu=cpu, memory=memory)
+
+    async def set_timeout(self, seconds: float) -> SandboxInfo:
+        """Let it end `seconds` from now, be that sooner or later than before.
+
+        Raises QuotaExceeded above the maximum lifetime, Unsupported where the provider cannot, SandboxNotFound.
+        """
+        check_lifetime(seconds)
+        if not isinstance(self._provider, Deadlines):
+            raise Unsupported(f"{self.provider} cannot change the lifetime of a sandbox", option="set_timeout")
+        await self._link.request(Life(deadline_ms=max(1, round(seconds * 1000))), LifeReply)
+        self._info = await self._provider.record_deadline(self.id, seconds)
+        return self._info
+
+    def on(self, event: EventType | Literal["*"], callback: EventCallback) -> Callable[[], None]:
+        """Call `callback` for each event of that type, or of every type with "*"; returns what ends it.
+
+        Events from before are delivered too, so a late callback still sees `created`. The callback may be a coroutine
+        function; what it raises is logged. Needs a running event loop.
+
+        Raises InvalidArgument for a type that does not exist.
+        """
+        return self._log.listen(event, callback)
+
+    def events(self, *, since: int = 0) -> AsyncIterator[Event]:
+        """The events with a cursor above `since`, then those to come; ends with `destroyed`.
+
+        `connected`, `disconnected`, `reconnecting` and `error` are this object's own and not seen by other clients.
+        """
+        return self._log.follow(since)

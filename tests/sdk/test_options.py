@@ -1,0 +1,228 @@
+"""Options are checked before anything happens, each with its own error."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+
+import pytest
+
+from skerry import AsyncSandbox, InvalidArgument, QuotaExceeded, Resources, Sandbox, State, Unsupported
+from tests.sdk.fake_agent import FakeProvider
+
+NOT_YET = (
+    "image snapshot source language runtime idle_timeout auto_stop auto_archive auto_delete keep_alive instructions "
+    "volumes ports secrets region target options"
+).split()
+
+
+@pytest.mark.parametrize("option", NOT_YET)
+async def test_an_option_without_a_feature_is_unsupported(option: str, fake: FakeProvider) -> None:
+    with pytest.raises(Unsupported, match=option) as caught:
+        await AsyncSandbox.create(fake, **{option: "x"})
+    assert caught.value.option == option
+    assert not fake.sandboxes
+
+
+@pytest.mark.parametrize(
+    ("options", "option"),
+    [
+        ({"template": "python"}, "template"),
+        ({"network": "example.com"}, "network"),
+        ({"resources": Resources(disk=1)}, "resources.disk"),
+        ({"resources": {"gpu": "T4"}}, "resources.gpu"),
+    ],
+)
+async def test_a_value_without_a_feature_is_unsupported(
+    options: dict[str, object], option: str, fake: FakeProvider
+) -> None:
+    with pytest.raises(Unsupported) as caught:
+        await AsyncSandbox.create(fake, **options)
+    assert caught.value.option == option
+    assert not fake.sandboxes
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"name": ""},
+        {"name": "Upper"},
+        {"name": "-x"},
+        {"name": "x" * 64},
+        {"name": "a b"},
+        {"name": "sb-abcdefghij"},
+        {"name": 5},
+        {"env": {"": "x"}},
+        {"env": {"A=B": "x"}},
+        {"env": {"A\0": "x"}},
+        {"env": {"A": "x\0"}},
+        {"env": {"A": 5}},
+        {"env": ["A=b"]},
+        {"env": {"A": "\ud800"}},
+        {"metadata": {"a": 1}},
+        {"metadata": {1: "a"}},
+        {"metadata": "text"},
+        {"labels": {"": "a"}},
+        {"labels": {str(i): "a" for i in range(300)}},
+        {"timeout": 0},
+        {"timeout": -1},
+        {"timeout": float("nan")},
+        {"timeout": "10"},
+        {"timeout": True},
+        {"purpose": ""},
+        {"user": ""},
+        {"workdir": "relative"},
+        {"workdir": ""},
+        {"workdir": "/a\0b"},
+        {"resources": {"memory": "lots"}},
+        {"resources": {"memory": 0}},
+        {"resources": {"memory": 1.5}},
+        {"resources": {"cpu": 0}},
+        {"resources": {"cpu": "2"}},
+        {"resources": {"pids": "5"}},
+        {"resources": 5},
+        {"resources": {"ram": 5}},
+        {"idempotency_key": ""},
+    ],
+    ids=repr,
+)
+async def test_an_option_that_makes_no_sense_is_refused(options: dict[str, object], fake: FakeProvider) -> None:
+    with pytest.raises(InvalidArgument):
+        await AsyncSandbox.create(fake, **options)
+    assert not fake.sandboxes
+
+
+async def test_a_misspelt_resource_is_refused_with_the_nearest(fake: FakeProvider) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        await AsyncSandbox.create(fake, resources={"memori": "1GB"})
+    assert "'memory'" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"timeout": 86401},
+        {"resources": Resources(cpu=5)},
+        {"resources": {"memory": "9GB"}},
+        {"resources": {"pids": 20000}},
+    ],
+)
+async def test_more_than_the_maximum_is_a_quota(options: dict[str, object], fake: FakeProvider) -> None:
+    with pytest.raises(QuotaExceeded):
+        await AsyncSandbox.create(fake, **options)
+    assert not fake.sandboxes
+
+
+async def test_what_was_asked_for_arrives(fake: FakeProvider) -> None:
+    sandbox = await AsyncSandbox.create(
+        fake,
+        name="my-box.1",
+        env={"A": "b"},
+        metadata={"m": "1"},
+        labels={"l": "2"},
+        timeout=60,
+        resources={"cpu": 1.5, "memory": "512MB", "pids": 100},
+        network="open",
+        user="root",
+        workdir=PurePosixPath("/srv"),
+    )
+    assert sandbox.config.resources == Resources(cpu=1.5, memory=512_000_000, pids=100)
+    assert sandbox.config.env == {"A": "b"}
+    assert (sandbox.config.user, sandbox.config.workdir, sandbox.config.timeout) == ("root", "/srv", 60)
+    info = await sandbox.info()
+    assert (info.name, info.network, info.metadata, info.labels) == ("my-box.1", "open", {"m": "1"}, {"l": "2"})
+    other = await AsyncSandbox.find("my-box.1", provider=fake)
+    assert other.id == sandbox.id
+    assert other.config.resources == sandbox.config.resources
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        ("", {}),
+        ([], {}),
+        ([""], {}),
+        (["a", 5], {}),
+        (b"bytes", {}),
+        (5, {}),
+        ("a\0b", {}),
+        (["a", "b\0"], {}),
+        ("x", {"cwd": ""}),
+        ("x", {"cwd": "a\0"}),
+        ("x", {"cwd": 5}),
+        ("x", {"env": {"A=": "b"}}),
+        ("x", {"timeout": 0}),
+        ("x", {"timeout": float("inf")}),
+        ("x", {"user": ""}),
+        ("x", {"user": "bob", "sudo": True}),
+        ("x", {"output_limit": -1}),
+        ("x", {"output_limit": 1.5}),
+    ],
+    ids=repr,
+)
+async def test_a_command_that_makes_no_sense_is_refused_before_it_is_sent(
+    command: object, options: Mapping[str, object], fake: FakeProvider, sandbox: AsyncSandbox
+) -> None:
+    with pytest.raises(InvalidArgument):
+        await sandbox.exec(command, **options)
+    with pytest.raises(InvalidArgument):
+        sandbox.exec_stream(command, **options)
+    assert fake.dials == 0
+
+
+@pytest.mark.parametrize("path", ["", "a\0b", 5, "\ud800"])
+async def test_a_path_that_is_none_is_refused_before_it_is_sent(
+    path: object, fake: FakeProvider, sandbox: AsyncSandbox
+) -> None:
+    files = sandbox.files
+    for call in (files.read, files.stat, files.list, files.mkdir, files.remove, files.exists):
+        with pytest.raises(InvalidArgument):
+            await call(path)
+    with pytest.raises(InvalidArgument):
+        await files.write(path, b"")
+    assert fake.dials == 0
+
+
+async def test_set_limits_checks_first(fake: FakeProvider, sandbox: AsyncSandbox) -> None:
+    with pytest.raises(InvalidArgument):
+        await sandbox.set_limits()
+    with pytest.raises(InvalidArgument):
+        await sandbox.set_limits(cpu=1, cpu_percent=100)
+    with pytest.raises(QuotaExceeded):
+        await sandbox.scale(memory="100GB")
+    with pytest.raises(Unsupported):
+        await sandbox.set_limits(disk="1GB")
+    with pytest.raises(QuotaExceeded):
+        await sandbox.set_timeout(10**9)
+    assert (await sandbox.set_limits(cpu_percent=150)).id == sandbox.id
+
+
+async def test_list_filters_and_pages(fake: FakeProvider) -> None:
+    made = [(await AsyncSandbox.create(fake, metadata={"n": str(i % 2)}, labels={"all": "yes"})).id for i in range(7)]
+    page = await AsyncSandbox.list(provider=fake, limit=3)
+    seen = [info.id for info in page]
+    while page.cursor is not None:
+        page = await AsyncSandbox.list(provider=fake, limit=3, cursor=page.cursor)
+        seen += [info.id for info in page]
+    assert seen == made
+    odd = await AsyncSandbox.list(provider=fake, metadata={"n": "1"}, labels={"all": "yes"}, state="running")
+    assert [info.id for info in odd] == made[1::2]
+    assert len(await AsyncSandbox.list(provider=fake, state=State.FAILED)) == 0
+    for wrong in ({"state": "asleep"}, {"limit": 0}, {"cursor": "x"}):
+        with pytest.raises(InvalidArgument):
+            await AsyncSandbox.list(provider=fake, **wrong)
+
+
+async def test_an_unknown_provider_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="nowhere"):
+        await AsyncSandbox.create("nowhere")
+
+
+def test_the_blocking_create_has_the_same_options() -> None:
+    ours = inspect.signature(Sandbox.create)
+    theirs = inspect.signature(AsyncSandbox.create)
+    assert list(ours.parameters) == list(theirs.parameters)
+    assert {name: p.default for name, p in ours.parameters.items()} == {
+        name: p.default for name, p in theirs.parameters.items()
+    }

@@ -1,0 +1,138 @@
+"""The life of a sandbox object."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import anyio
+import pytest
+
+import skerry
+from skerry import AsyncSandbox, SandboxNotFound, State, Unsupported
+from skerry.core.provider import Deadlines, Leases, Provider, Resizable
+from skerry.wire import Life, LifeReply, Type
+from tests.sdk.fake_agent import Connection, FakeProvider, reply
+
+
+async def test_with_leases_and_destroys(fake: FakeProvider) -> None:
+    lives: list[Life] = []
+
+    async def script(connection: Connection) -> None:
+        await connection.greet()
+        while True:
+            frame = await connection.frame(Type.LIFE)
+            lives.append(Life.decode(frame.payload))
+            await connection.raw(reply(frame.stream, LifeReply(remaining_ms=-1, leased=1, uptime_ms=1)))
+
+    fake.script = script
+    async with await AsyncSandbox.create(fake) as sandbox:
+        assert fake.leased == [sandbox.id]
+        assert lives == [Life(lease=1)]
+    assert not fake.sandboxes
+
+
+async def test_with_destroys_when_the_body_raises(fake: FakeProvider) -> None:
+    with pytest.raises(KeyError):
+        async with await AsyncSandbox.create(fake):
+            raise KeyError
+    assert not fake.sandboxes
+
+
+async def test_with_destroys_when_it_is_cancelled(fake: FakeProvider) -> None:
+    with anyio.move_on_after(0.1):
+        async with await AsyncSandbox.create(fake):
+            await anyio.sleep(60)
+    assert not fake.sandboxes
+
+
+async def test_with_destroys_when_the_lease_cannot_be_had(fake: FakeProvider) -> None:
+    async def script(connection: Connection) -> None:
+        await connection.greet()
+
+    fake.script = script
+    with pytest.raises(skerry.ConnectionLost):
+        async with await AsyncSandbox.create(fake):
+            pass
+    assert not fake.sandboxes
+
+
+async def test_a_destroyed_sandbox_is_not_found(fake: FakeProvider) -> None:
+    sandbox = await AsyncSandbox.create(fake)
+    await sandbox.exec("true")
+    await sandbox.destroy()
+    await sandbox.destroy()
+    for call in (sandbox.exec("true"), sandbox.info(), sandbox.files.read("x"), sandbox.env.all()):
+        with pytest.raises(SandboxNotFound):
+            await call
+    assert not await sandbox.is_ready()
+
+
+async def test_close_leaves_the_sandbox(fake: FakeProvider, sandbox: AsyncSandbox) -> None:
+    await sandbox.exec("true")
+    await sandbox.close()
+    assert sandbox.id in fake.sandboxes
+    assert (await sandbox.exec("x")).stdout == "x"
+
+
+async def test_connect_get_and_find(fake: FakeProvider) -> None:
+    made = await AsyncSandbox.create(fake, name="box")
+    for found in (
+        await AsyncSandbox.connect("box", provider=fake),
+        await AsyncSandbox.connect(made.id, provider=fake),
+        await AsyncSandbox.get(made.id, provider=fake),
+        await AsyncSandbox.find("box", provider=fake),
+    ):
+        assert found.id == made.id
+        assert (await found.exec("x")).stdout == "x"
+        await found.close()
+    for call in (AsyncSandbox.connect, AsyncSandbox.get, AsyncSandbox.find):
+        with pytest.raises(SandboxNotFound):
+            await call("nobody", provider=fake)
+
+
+async def test_status_usage_and_readiness(fake: FakeProvider, sandbox: AsyncSandbox) -> None:
+    status = await sandbox.status()
+    assert status.state is State.RUNNING
+    assert status.uptime >= 0
+    usage = await sandbox.usage()
+    assert (usage.disk_used, usage.disk_total, usage.network_rx, usage.network_tx) == (10, 1000, 5, 6)
+    assert (usage.memory_used, usage.cpu_seconds) == (3, 2.0)
+    assert await sandbox.is_ready()
+
+
+async def test_a_provider_without_a_capability_says_so() -> None:
+    bare = type("Bare", (Provider,), {k: v for k, v in vars(FakeProvider).items() if not k.startswith("record")})
+    provider = bare()
+    assert not isinstance(provider, Deadlines | Leases | Resizable)
+    sandbox = await AsyncSandbox.create(provider)
+    with pytest.raises(Unsupported):
+        await sandbox.set_timeout(10)
+    with pytest.raises(Unsupported):
+        await sandbox.set_limits(cpu=1)
+    async with sandbox:
+        pass
+    assert not provider.sandboxes
+
+
+@pytest.mark.parametrize("language", ["typescript", "cobol"])
+async def test_code_in_another_language_is_unsupported(
+    language: str, fake: FakeProvider, sandbox: AsyncSandbox
+) -> None:
+    with pytest.raises(Unsupported):
+        await sandbox.code_run("x", language=language)
+    assert fake.dials == 0
+
+
+def test_import_is_quick_and_lazy() -> None:
+    script = "import sys, skerry; print('asyncio' in sys.modules, 'anyio' in sys.modules)"
+    out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert out.split() == ["False", "False"]
+
+
+def test_every_public_name_is_there() -> None:
+    for name in skerry.__all__:
+        assert getattr(skerry, name) is not None
+    assert dir(skerry) == sorted(skerry.__all__)
+    with pytest.raises(AttributeError):
+        skerry.nothing  # noqa: B018
