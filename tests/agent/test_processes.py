@@ -272,7 +272,7 @@ def test_a_supervisor_closes_the_pipes_when_its_command_does(connection: Connect
 def test_killing_a_tree_is_answered_when_nothing_of_it_is_left(connection: Connection) -> None:
     marker = f"kill-tree-{os.getpid()}-{time.monotonic_ns()}"
     script = f"for i in $(seq 60); do (trap '' TERM; exec -a {marker} sleep 600) & done; wait"
-    stream, started = connection.start("/bin/bash", "-c", script, window=0)  # a controller that reads nothing
+    _, started = connection.start("/bin/bash", "-c", script, window=0)  # a controller that reads nothing
     wait_until(lambda: len(pids_with(marker)) >= 60)
     connection.ask(wire.Signal(id=started.id, signal=signal.SIGKILL, scope=1), wire.Empty)
     assert pids_with(marker) == []

@@ -33,7 +33,7 @@ class LocalProvider(Provider, Deadlines, Leases, Resizable):
         os.register_at_fork(after_in_child=self._make_threads)
 
     def _make_threads(self) -> None:
-        """Few for creates, which use the processor: in a burst, the first are ready long before the last. Enough for the rest."""
+        # Creates use the processor: few at a time, so that in a burst the first are ready long before the last.
         self._creating = ThreadPoolExecutor(2 * (os.cpu_count() or 1), "skerry-create")
         self._working = ThreadPoolExecutor(32, "skerry-local")
 
