@@ -220,6 +220,10 @@ bool proc_attach(struct conn *c, const struct frame *f)
         conn_error(c, f->stream, "INVALID_ARGUMENT", 0, "an offset beyond the end of the output, or a negative window");
         return true;
     }
+    if (p->foreground && !(flags & ATTACH_VIEW)) {
+        conn_error(c, f->stream, "INVALID_ARGUMENT", 0, "a foreground process belongs to its client; it can only be viewed");
+        return true;
+    }
     struct attach *a = attach_new(c, f->stream, p, window);
     if (!a) {
         c->dead = true;

@@ -389,7 +389,7 @@ def test_the_agent_holds_no_descriptor_of_a_command_that_ended(agent: Agent, con
         connection.sh("echo x", flags=FOREGROUND | STDIN)
         with pytest.raises(AgentError):
             connection.run("/no/such/program")
-    wait_until(lambda: count() == before)
+    wait_until(lambda: count() <= before)  # the first command's may have been open still
 
 
 def fake_counter(path: Path, kills: int) -> None:

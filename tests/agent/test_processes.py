@@ -118,10 +118,10 @@ def test_attaching_takes_over_and_the_former_controller_becomes_a_viewer(agent: 
     assert connection.output(first)[0].exit_code == 0
 
 
-def test_the_taken_over_owner_of_a_foreground_process_still_owns_it(agent: Agent, connection: Connection) -> None:
+def test_a_viewer_sees_a_foreground_process_end_with_its_owner(agent: Agent, connection: Connection) -> None:
     first, started = connection.start("/bin/sleep", "60", flags=FOREGROUND)
     other = agent.connect()
-    second, _ = attach(other, started.id)
+    second, _ = attach(other, started.id, flags=VIEW)
     connection.send(first, Type.CLOSE)
     exit, _, _ = other.output(second)
     assert (exit.status, exit.exit_code, exit.signal) == ("cancelled", None, None)
@@ -299,3 +299,11 @@ def test_a_program_that_kills_its_supervisor_at_once_is_still_reported_as_killed
     for _ in range(30):
         result = connection.sh("kill -9 $PPID; sleep 600", user="root")
         assert (result.exit.status, result.exit.signal, result.exit.exit_code) == ("signaled", 9, None)
+
+
+def test_a_foreground_process_cannot_be_taken_from_its_client(agent: Agent, connection: Connection) -> None:
+    _, started = connection.start("/bin/sleep", "600", flags=FOREGROUND)
+    other = agent.connect()
+    with pytest.raises(AgentError, match="INVALID_ARGUMENT"):
+        attach(other, started.id)
+    attach(other, started.id, flags=VIEW)

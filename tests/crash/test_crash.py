@@ -95,8 +95,8 @@ def play_round(number: int, chance: random.Random, home: Path) -> dict[str, int]
     there = {info.name for info in Sandbox.list() if info.name and info.name.startswith(f"crash-{number}-")}
     assert story.alive <= there, f"{mode}: lost {story.alive - there}"
     assert there <= story.alive | story.unknown, f"{mode}: leaked {there - story.alive - story.unknown}"
-    ids = {info.id for info in Sandbox.list()}
     groups = {Path(path).name for path in inventory.take(home).cgroups}
+    ids = {info.id for info in Sandbox.list()}
     assert groups <= ids, f"{mode}: cgroups of nobody {groups - ids}"
     for name in there:
         assert_usable(name)

@@ -24,16 +24,22 @@ from tests import inventory
 
 
 @pytest.fixture
-def engine(skerry_home: Path) -> Engine:
-    return Engine(skerry_home)
+def home(tmp_path: Path) -> Path:
+    """A SKERRY_HOME of this test's own."""
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def engine(home: Path) -> Engine:
+    return Engine(home)
 
 
 @pytest.fixture(autouse=True)
-def nothing_left(skerry_home: Path) -> Iterator[None]:
-    Engine(skerry_home).prepare()
-    before = inventory.take(skerry_home)
+def nothing_left(home: Path) -> Iterator[None]:
+    Engine(home).prepare()
+    before = inventory.take(home)
     yield
-    assert inventory.settle(skerry_home, before) == before
+    assert inventory.settle(home, before) == before
 
 
 def test_two_sandboxes_never_share_ids(engine: Engine) -> None:
@@ -149,6 +155,16 @@ def test_a_half_made_folder_is_swept(engine: Engine) -> None:
     assert engine.sweep() == [info.id]
 
 
+def test_a_sandbox_whose_home_was_deleted_is_ended_by_the_next_sweep(engine: Engine, tmp_path: Path) -> None:
+    lost = Engine(tmp_path / "lost")
+    info = lost.create(SandboxSpec())
+    assert inventory.processes_of(info.id)
+    shutil.rmtree(tmp_path / "lost")
+    engine.sweep()
+    assert not inventory.processes_of(info.id)
+    assert info.id not in engine.cgroups.ids()
+
+
 def test_missing_runtime_is_said_with_the_command_that_helps(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "_search", lambda name: None)
     with pytest.raises(errors.ProviderUnavailable) as caught:
@@ -169,7 +185,7 @@ def test_a_runtime_that_fails_leaves_nothing(engine: Engine, monkeypatch: pytest
 
 
 def test_a_full_disk_is_its_own_error_and_leaves_nothing(tmp_path: Path) -> None:
-    home = tmp_path / "home"
+    home = tmp_path / "small"
     home.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(home)], check=True)
     engine = Engine(home)
@@ -198,10 +214,11 @@ def test_long_home_paths_work(tmp_path: Path) -> None:
     engine.destroy(info.id)
 
 
-def test_another_process_finds_it_and_ends_it(engine: Engine) -> None:
+def test_another_process_finds_it_and_ends_it(engine: Engine, home: Path) -> None:
     info = engine.create(SandboxSpec(name="shared"))
     code = "import sys; from skerry import Sandbox; s = Sandbox.connect('shared'); print(s.exec('echo there').stdout, end=''); s.destroy()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    env = {**os.environ, "SKERRY_HOME": str(home)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, timeout=60)
     assert done.stdout == "there\n", done.stderr
     with pytest.raises(errors.SandboxNotFound):
         engine.get(info.id)
@@ -223,7 +240,7 @@ def test_a_clock_change_moves_no_deadline(engine: Engine) -> None:
     engine.destroy(info.id)
 
 
-def test_without_root_it_says_what_works(skerry_home: Path) -> None:
+def test_without_root_it_says_what_works() -> None:
     code = "import os\nfrom skerry.providers.local.engine import Engine\nfrom skerry.core.errors import SkerryError\nos.setuid(65534)\n"
     code += "try: Engine()\nexcept SkerryError as e: print(e.code, '|', e.hint)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ}, timeout=60)
@@ -231,13 +248,13 @@ def test_without_root_it_says_what_works(skerry_home: Path) -> None:
 
 
 @pytest.mark.parametrize("runtime", ["crun", "runc"])
-def test_both_runtimes_run_a_command_under_the_filter(runtime: str, skerry_home: Path) -> None:
+def test_both_runtimes_run_a_command_under_the_filter(runtime: str, home: Path) -> None:
     code = "from skerry import Sandbox\nwith Sandbox.create() as s:\n print(s.exec('id -u; grep Seccomp: /proc/self/status; cat /proc/self/cgroup').stdout)"
     done = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
-        env={**os.environ, "SKERRY_RUNTIME": runtime},
+        env={**os.environ, "SKERRY_RUNTIME": runtime, "SKERRY_HOME": str(home)},
         timeout=60,
     )
     assert done.stdout.startswith("1000\nSeccomp:\t2\n"), done.stderr
@@ -255,8 +272,8 @@ def test_any_number_of_open_descriptors_is_no_problem(engine: Engine) -> None:
             os.close(fd)
 
 
-async def test_a_cancelled_create_leaves_nothing(skerry_home: Path) -> None:
-    provider = LocalProvider(Engine(skerry_home))
+async def test_a_cancelled_create_leaves_nothing(engine: Engine) -> None:
+    provider = LocalProvider(engine)
     for delay in (0.0, 0.001, 0.003, 0.008, 0.015, 0.03):
         task = asyncio.create_task(provider.create(SandboxSpec(name="cancelled")))
         await asyncio.sleep(delay)

@@ -203,7 +203,7 @@ class Cgroups:
                     except ProcessLookupError:
                         pass
 
-    def orphans(self) -> set[str]:
+    def ids(self) -> set[str]:
         """The ids of all groups there are, whoever made them."""
         found: set[str] = set()
         for hierarchy in self.hierarchies:

@@ -315,8 +315,21 @@ class Engine:
         self.store.prepare()
         swept = [sandbox_id for sandbox_id in list(self.store.ids()) if self._sweep_one(sandbox_id)]
         self.store.sweep_remains()
+        self._sweep_homeless()
         network.tidy()
         return swept
+
+    def _sweep_homeless(self) -> None:
+        """End what runs without a folder, because somebody deleted its home: its range is free only after that."""
+        with self.store.allocation():
+            holders = self.store.slot_holders()
+            housed = {folder.name for folder in holders.values() if folder.is_dir()}
+            # a group is made after its slot is taken and removed before it is freed
+            for sandbox_id in self.cgroups.ids() - housed:
+                self.cgroups.remove(sandbox_id, KILL_TIMEOUT)
+            for link, folder in holders.items():
+                if not folder.is_dir():
+                    link.unlink(missing_ok=True)
 
     def _sweep_one(self, sandbox_id: str) -> bool:
         """Sweep a sandbox whose end has come, or note that it failed; whether it was removed."""

@@ -169,7 +169,8 @@ class Store:
                 if lock is not None:
                     lock.release()
                 self._remove_tree(fresh)
-                self._free_stale_slots()
+                if record.slot is not None:
+                    (self.slots / str(record.slot)).unlink(missing_ok=True)
                 if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
                     raise DiskFull(f"no room under {self.home} for a new sandbox", errno=error.errno) from error
                 raise
@@ -242,13 +243,10 @@ class Store:
                 for link in directory.iterdir():
                     if self.holder_of(link) is None:
                         link.unlink(missing_ok=True)
-            self._free_stale_slots()
 
-    def _free_stale_slots(self) -> None:
-        """Free slots whose folder is gone: folders go only after their processes. Needs the allocation lock."""
-        for link in self.slots.iterdir():
-            if not Path(os.readlink(link)).is_dir():
-                link.unlink(missing_ok=True)
+    def slot_holders(self) -> dict[Path, Path]:
+        """Every slot in use on this machine, with the folder that uses it, whatever its home."""
+        return {link: Path(os.readlink(link)) for link in self.slots.iterdir()}
 
 
 def _not_found(which: str) -> SandboxNotFound:
