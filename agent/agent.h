@@ -24,7 +24,7 @@ struct agent {
     struct watch listener, signals;
     int null_fd; /* stdin of commands that get none */
     int oom_fd;
-    bool ending;
+    bool ending, greeted; /* greeted: somebody has said HELLO */
     struct rlimit nofile; /* as we found it; commands get it back */
     bool nofile_raised;
 

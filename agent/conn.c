@@ -126,7 +126,7 @@ static void greet(struct conn *c, const struct frame *f)
         return conn_break(c, "INVALID_ARGUMENT", "malformed HELLO");
     if (!token_matches(token))
         return conn_break(c, "UNAUTHENTICATED", "wrong token");
-    c->greeted = true;
+    c->greeted = agent.greeted = true;
     size_t mark = frame_begin(&c->out, 0, T_HELLO, 0);
     put_int(&c->out, 1, GENERATION);
     put_text(&c->out, 3, AGENT_VERSION);

@@ -235,11 +235,14 @@ int main(int argc, char **argv)
     read_boot(boot_fd);
     if (set_nonblocking(listen_fd) < 0 || conns_listen(listen_fd) < 0)
         fail("listen");
-    files_init();
-    for (;;) {
+    for (bool prepared = false;;) {
         loop_once(timeout());
         procs_run_timers();
         conns_flush();
+        if (!prepared && agent.greeted) { /* only now: whoever waits for the sandbox has its answer */
+            files_init();
+            prepared = true;
+        }
         if (agent.ending || (agent.deadline && now_ms() >= agent.deadline))
             agent_exit();
     }

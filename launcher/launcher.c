@@ -4,7 +4,7 @@
  * Python process cannot enter namespaces without taking all its threads along, and because this is the hot path of create.
  *
  *   launcher parent=PID ids=BASE userns=FILE log=FILE [mask=DIR] [join=FILE …] lower=DIR … upper=DIR scratch=DIR root=DIR [bind=PATH:SOURCE …]
- *            [inotify=N] [files=N] -- RUNTIME ARG …
+ *            [inotify=N] [files=N] [oom=FILE:FD] [go=FD] -- RUNTIME ARG …
  *
  * parent   who started it: the launcher and the runtime die with that process
  * mask     a cgroup2 mount to hide: crun refuses hosts that mix cgroup v1 and v2
@@ -16,6 +16,9 @@
  * bind     SOURCE of the machine, with all that is mounted below it, read-only at PATH in the root
  * ids      first host id of the sandbox's 65,536
  * inotify, files  how many inotify instances the sandbox, and open files each of its processes, may have
+ * oom      a file to leave open for reading as FD
+ * go       where a byte says that the layers, the groups and the runtime's configuration are there: until then only the
+ *          namespaces are made, while the caller prepares the rest
  * userns   a file on which the user namespace is mounted, for the runtime to join
  */
 #define _GNU_SOURCE
@@ -49,6 +52,8 @@ struct plan {
     unsigned ids;
     pid_t parent;
     const char *mask, *upper, *scratch, *root, *userns, *inotify;
+    char *oom;
+    int go;
     unsigned long files;
     const char *lower[MAX_LAYERS];
     int lowers;
@@ -188,6 +193,21 @@ static void limit(int resource, rlim_t value) {
     if (setrlimit(resource, &bounds)) die("rlimit %d", resource);
 }
 
+static void await_go(int fd) {
+    char byte;
+    if (read(fd, &byte, 1) != 1) _exit(1); /* the caller gave up */
+    close(fd);
+}
+
+static void open_oom(char *oom) {
+    char *number = strrchr(oom, ':');
+    if (!number) errno = EINVAL, die("oom %s", oom);
+    *number++ = 0;
+    int fd = open(oom, O_RDONLY);
+    if (fd < 0 || dup2(fd, atoi(number)) < 0) die("open %s", oom);
+    if (fd != atoi(number)) close(fd);
+}
+
 static int matches(const char *argument, const char *name, const char **value) {
     size_t length = strlen(name);
     if (strncmp(argument, name, length) || argument[length] != '=') return 0;
@@ -210,6 +230,8 @@ static char **parse(int argc, char **argv, struct plan *plan) {
         else if (matches(argv[i], "scratch", &value)) plan->scratch = value;
         else if (matches(argv[i], "root", &value)) plan->root = value;
         else if (matches(argv[i], "userns", &value)) plan->userns = value;
+        else if (matches(argv[i], "oom", &value)) plan->oom = argv[i] + 4;
+        else if (matches(argv[i], "go", &value)) plan->go = atoi(value);
         else if (matches(argv[i], "files", &value)) plan->files = strtoul(value, NULL, 10);
         else if (matches(argv[i], "bind", &value) && plan->binds < MAX_BINDS) plan->bind[plan->binds++] = argv[i] + 5;
         else if (matches(argv[i], "inotify", &value)) plan->inotify = value;
@@ -224,18 +246,22 @@ static char **parse(int argc, char **argv, struct plan *plan) {
 int main(int argc, char **argv) {
     struct plan plan = {0};
     char **runtime = parse(argc, argv, &plan);
-    if (!*runtime || plan.ids < ID_COUNT || !plan.lowers || !plan.upper || !plan.scratch || !plan.root || !plan.userns) errno = EINVAL, die("usage");
+    if (!*runtime || plan.ids < ID_COUNT || !plan.lowers || !plan.upper || !plan.scratch || !plan.root || !plan.userns)
+        errno = EINVAL, die("usage");
     if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)) die("parent death signal");
     if (getppid() != plan.parent) _exit(1); /* it died before that took hold */
     read_caps();
-    /* "0" is the writer itself: moving a single thread skips the kernel's global fork lock, which can cost 10 ms */
-    for (int i = 0; i < plan.joins; i++) write_file(plan.join[i], "0");
-    if (plan.files) limit(RLIMIT_NOFILE, plan.files);
-    limit(RLIMIT_CORE, 0);
     if (unshare(CLONE_NEWNS)) die("unshare mount namespace");
     if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL)) die("private mounts");
     if (plan.mask && mount("tmpfs", plan.mask, "tmpfs", 0, "size=64k")) die("mask %s", plan.mask);
-    mount_root(&plan, make_userns(&plan));
+    int userns = make_userns(&plan);
+    if (plan.go) await_go(plan.go);
+    /* "0" is the writer itself: moving a single thread skips the kernel's global fork lock, which can cost 10 ms */
+    for (int i = 0; i < plan.joins; i++) write_file(plan.join[i], "0");
+    if (plan.oom) open_oom(plan.oom);
+    if (plan.files) limit(RLIMIT_NOFILE, plan.files);
+    limit(RLIMIT_CORE, 0);
+    mount_root(&plan, userns);
     for (int i = 0; i < plan.binds; i++) mount_bound(plan.root, plan.bind[i]);
     if (chdir("/")) die("chdir /");
     execv(runtime[0], runtime);

@@ -2,7 +2,7 @@
 
 A sandbox's lock is held for every change of it. Its folder decides what it is:
 
-    creating, lock free          its maker died                       swept
+    no record, lock free         who made or removed it died at it    swept
     running, first process gone  its lifetime or its lease ended      swept
                                  otherwise                            failed: its files stay until it is destroyed
 """
@@ -59,7 +59,7 @@ class Engine:
 
     # -- create
 
-    def create(self, spec: SandboxSpec) -> SandboxInfo:
+    def create(self, spec: SandboxSpec) -> Record:
         """Make a sandbox and wait for its agent. On any failure nothing of it is left."""
         which = runtime()
         launch.check_binaries()
@@ -74,7 +74,7 @@ class Engine:
             except KeyTaken:
                 continue  # by a create at the same time: its sandbox is the answer
         try:
-            return self._bring_up(record, which, lock).info()
+            return self._bring_up(record, which, lock)
         except BaseException:
             self._tear_down(record)
             raise
@@ -99,14 +99,13 @@ class Engine:
 
     def _bring_up(self, record: Record, which: tuple[str, str], lock: FileLock) -> Record:
         directory = self.store.directory(record.id)
-        records.log_event(directory, record.id, "created")
         layer = hostlayer.layer(self.store)
         init = launch.start(record, directory, layer, which, self.cgroups, lock)
         record = dataclasses.replace(record, state=State.RUNNING, init=init, started_at=time.time())
         if record.spec.network == "open":
             assert record.slot is not None
             network.attach(record.slot, init.pid, self.cgroups.join_files(record.id))
-        records.log_event(directory, record.id, "ready")
+        records.log_events(directory, ("created", record.created_at), ("ready", time.time()))
         records.write(directory, record)
         return record
 
@@ -134,7 +133,7 @@ class Engine:
         self.cgroups.require(granted)
         return granted
 
-    def _known(self, spec: SandboxSpec) -> SandboxInfo | None:
+    def _known(self, spec: SandboxSpec) -> Record | None:
         """The sandbox already made under this key. Raises Conflict when it was made from something else."""
         assert spec.idempotency_key is not None
         sandbox_id = self.store.holder_of(self.store.key_path(spec.idempotency_key))
@@ -143,14 +142,12 @@ class Engine:
         try:
             with self.store.lock(sandbox_id):  # waits for a create that is still under way
                 record = self.store.read(sandbox_id)
-        except SandboxNotFound:
-            return None
-        if record.state is State.CREATING:
+        except SandboxNotFound:  # destroyed, or its maker died
             self._sweep_one(sandbox_id)
             return None
         if record.spec != spec:
             raise Conflict("this idempotency key was used with other options", hint="use a new key for a new sandbox")
-        return record.info()
+        return record
 
     # -- look
 
@@ -173,8 +170,7 @@ class Engine:
                 continue
             except Corrupted as error:
                 record = self._guess(sandbox_id, str(error))
-            if record.state is not State.CREATING:
-                found.append(record.info())
+            found.append(record.info())
         return sorted(found, key=lambda info: info.created_at)
 
     def _current(self, sandbox_id: str) -> Record:
@@ -198,8 +194,8 @@ class Engine:
             raise SandboxStopped(f"sandbox {sandbox_id} is {record.state}")
         return record
 
-    def socket(self, record: Record) -> Path:
-        return launch.Layout(directory=self.store.directory(record.id)).socket
+    def socket(self, sandbox_id: str) -> Path:
+        return launch.Layout(directory=self.store.directory(sandbox_id)).socket
 
     def events(self, sandbox_id: str, since: int) -> Sequence[Event]:
         self.store.read(sandbox_id)
@@ -302,6 +298,8 @@ class Engine:
 
     def _tear_down(self, record: Record) -> None:
         """Kill every process, then remove every trace, in an order that lets the next sweep finish it after a crash."""
+        # From here on it is gone for everybody: a folder without a record is finished by whoever finds it unlocked.
+        records.remove(self.store.directory(record.id))
         if record.init is not None:
             record.init.kill(KILL_TIMEOUT)
         self.cgroups.remove(record.id, KILL_TIMEOUT)
@@ -340,20 +338,29 @@ class Engine:
         try:
             if not lock.try_acquire():
                 return False  # somebody is at work on it
-            record = self.store.read(sandbox_id)
-            if record.state is State.CREATING or record.expired() or record.abandoned():
-                self._tear_down(record)
-                return True
-            if record.state is State.RUNNING and (record.init is None or not record.init.alive()):
-                failed = dataclasses.replace(record, state=State.FAILED, reason="its first process was killed")
-                records.write(self.store.directory(sandbox_id), failed)
-                records.log_event(self.store.directory(sandbox_id), sandbox_id, "error", reason=failed.reason or "")
-                self.cgroups.remove(sandbox_id, KILL_TIMEOUT)
-            return False
-        except (SandboxNotFound, Corrupted):
-            return False  # a damaged record is kept for its owner to see
+            return self._sweep_locked(sandbox_id)
         finally:
             lock.release()
+
+    def _sweep_locked(self, sandbox_id: str) -> bool:
+        try:
+            record = self.store.read(sandbox_id)
+        except Corrupted:
+            return False  # kept for its owner to see
+        except SandboxNotFound as error:
+            if not self.store.directory(sandbox_id).is_dir():
+                return False
+            self._tear_down(self._guess(sandbox_id, str(error)))
+            return True
+        if record.expired() or record.abandoned():
+            self._tear_down(record)
+            return True
+        if record.state is State.RUNNING and (record.init is None or not record.init.alive()):
+            failed = dataclasses.replace(record, state=State.FAILED, reason="its first process was killed")
+            records.write(self.store.directory(sandbox_id), failed)
+            records.log_events(self.store.directory(sandbox_id), ("error", time.time()))
+            self.cgroups.remove(sandbox_id, KILL_TIMEOUT)
+        return False
 
 
 def check_limits(wanted: Resources) -> None:

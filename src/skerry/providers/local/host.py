@@ -109,6 +109,7 @@ def program(name: str) -> str:
 PACKAGES = {"nft": "nftables", "rm": "coreutils"}
 
 
+@cache
 def binary(name: str) -> str:
     """The path of a program that Skerry ships. Raises ProviderUnavailable."""
     path = BINARIES / name

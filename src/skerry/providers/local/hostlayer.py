@@ -11,6 +11,7 @@ import os
 import shutil
 import stat
 import tempfile
+from functools import cache
 from pathlib import Path
 
 from skerry.providers.local.store import Store
@@ -94,11 +95,13 @@ _DIRECTORIES = {
 _USER_DIRECTORIES = ("home/user", "workspace")
 
 
+@cache
 def environment() -> dict[str, str]:
     """The variables that let programs inside find the machine's public certificates."""
     return dict.fromkeys(_CA_VARIABLES, str(CA_BUNDLE)) if CA_BUNDLE.exists() else {}
 
 
+@cache
 def mounts() -> list[str]:
     """The machine's directories that are bound read-only: /usr, and the old top-level ones where they are no links."""
     return [
@@ -109,21 +112,23 @@ def mounts() -> list[str]:
 
 def layer(store: Store) -> Path:
     """The directory of the read-only layer, built if this machine's files have changed. Raises OSError."""
-    path = store.templates / f"host-{_fingerprint()}"
+    path = store.templates / f"host-{_name(tuple(map(_look, _WATCHED)))}"
     if not path.is_dir():
         _build(path)
     return path
 
 
-def _fingerprint() -> str:
-    seen = [LAYOUT, *mounts()]
-    for name in _WATCHED:
-        try:
-            info = os.stat(f"/etc/{name}")
-            seen.append(f"{name} {info.st_mtime_ns} {info.st_size}")
-        except OSError:
-            seen.append(name)
-    return hashlib.sha256("\n".join(seen).encode()).hexdigest()[:16]
+def _look(name: str) -> tuple[int, int] | None:
+    try:
+        info = os.stat(f"/etc/{name}")
+    except OSError:
+        return None
+    return info.st_mtime_ns, info.st_size
+
+
+@cache
+def _name(seen: tuple[tuple[int, int] | None, ...]) -> str:
+    return hashlib.sha256(repr((LAYOUT, mounts(), seen)).encode()).hexdigest()[:16]
 
 
 def _build(path: Path) -> None:

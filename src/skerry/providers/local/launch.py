@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import select
@@ -10,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from skerry.core.errors import DiskFull, ProviderUnavailable, SandboxFailed, Timeout
@@ -25,7 +27,7 @@ from skerry.wire import Boot, Decoder, FrameError, Type, encode_frame
 
 READY_TIMEOUT = 30.0
 INOTIFY_INSTANCES = 128
-_LOCK_FD = 21
+_LOCK_FD, _GO_FD = 21, 22
 _ENVIRONMENT = {
     "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
     # The runtime runs from the read-only bind of /usr, so it need not copy and re-execute itself to be safe from being
@@ -92,34 +94,34 @@ def start(
     Raises SandboxFailed with what the runtime said, Timeout, DiskFull.
     """
     layout = Layout(directory=directory)
+    boot = os.memfd_create("boot", os.MFD_CLOEXEC)
+    ready, go = os.pipe2(os.O_CLOEXEC)
     try:
-        layout.make(lowers=1)
-        config = configuration(record, ROOT, runtime[0])
-        (layout.bundle / "config.json").write_text(json.dumps(config))
-        cgroups.create(record.id, record.limits)
-    except OSError as error:
-        if error.errno in (28, 122):
-            raise DiskFull(f"no room under {directory.parent} for a new sandbox", errno=error.errno) from error
-        raise
-    with (
-        address(layout.socket) as name,
-        socket.socket(socket.AF_UNIX) as listener,
-        socket.socket(socket.AF_UNIX) as client,
-    ):
-        listener.bind(name)
-        listener.listen(128)
-        launcher = _spawn(record, layout, layer, runtime, cgroups, lock, listener)
-        try:
-            # The socket listens already: the greeting waits in it until the agent is there to read it.
-            client.connect(name)
-            client.sendall(hello_frame(bytes.fromhex(record.token)))
-            listener.close()
-            _await_hello(client, launcher, layout)
-        except BaseException:
-            _reap(launcher, kill=True)
-            raise
-    status = _reap(launcher)
-    if status != 0:
+        with (
+            address(layout.socket) as name,
+            socket.socket(socket.AF_UNIX) as listener,
+            socket.socket(socket.AF_UNIX) as client,
+        ):
+            listener.bind(name)
+            listener.listen(128)
+            inherited = {listener.fileno(): 3, boot: 4, ready: _GO_FD, lock.fileno(): _LOCK_FD}
+            launcher = _spawn(_arguments(record, layout, layer, runtime, cgroups), inherited)
+            try:
+                # Meanwhile the launcher makes the namespaces.
+                _prepare(record, layout, runtime, cgroups, boot)
+                os.write(go, b"!")
+                # The socket listens already: the greeting waits in it until the agent is there to read it.
+                client.connect(name)
+                client.sendall(hello_frame(bytes.fromhex(record.token)))
+                listener.close()
+                _await_hello(client, launcher, layout)
+            except BaseException:
+                _reap(launcher, kill=True)
+                raise
+    finally:
+        for fd in (boot, ready, go):
+            os.close(fd)
+    if _reap(launcher) != 0:
         raise _not_started(layout)
     identity = ProcessId.of(int(layout.pid_file.read_text()))
     if identity is None:
@@ -127,8 +129,22 @@ def start(
     return identity
 
 
-def _boot_fd(record: Record) -> int:
-    """The agent's first message, in memory: env and token are neither on disk nor in a command line."""
+def _prepare(record: Record, layout: Layout, runtime: tuple[str, str], cgroups: Cgroups, boot: int) -> None:
+    """Everything the launcher and the runtime need to find. Raises DiskFull."""
+    try:
+        layout.make(lowers=1)
+        (layout.bundle / "config.json").write_text(json.dumps(configuration(record, ROOT, runtime[0])))
+        cgroups.create(record.id, record.limits)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DiskFull(f"no room under {layout.directory.parent} for a new sandbox", errno=error.errno) from error
+        raise
+    os.write(boot, _boot_frame(record))
+    os.lseek(boot, 0, os.SEEK_SET)
+
+
+def _boot_frame(record: Record) -> bytes:
+    """The agent's first message; it travels in memory: env and token are neither on disk nor in a command line."""
     spec = record.spec
     env = {**hostlayer.environment(), **spec.env}
     assert record.deadline is not None
@@ -139,31 +155,34 @@ def _boot_fd(record: Record) -> int:
         user=spec.user,
         deadline_ms=max(1, int((record.deadline - time.clock_gettime(time.CLOCK_BOOTTIME)) * 1000)),
     )
-    fd = os.memfd_create("boot", os.MFD_CLOEXEC)
-    os.write(fd, encode_frame(0, Type.BOOT, boot.encode()))
-    os.lseek(fd, 0, os.SEEK_SET)
-    return fd
+    return encode_frame(0, Type.BOOT, boot.encode())
 
 
 def _arguments(record: Record, layout: Layout, layer: Path, runtime: tuple[str, str], cgroups: Cgroups) -> list[str]:
     assert record.slot is not None and record.limits.pids is not None
     kind, path = runtime
     state = layout.directory / "runtime"
-    launcher = [binary("launcher"), f"parent={os.getpid()}", f"log={layout.log}"]
-    launcher += [f"ids={host_id(record.slot)}", f"inotify={INOTIFY_INSTANCES}"]
-    launcher.append(f"files={open_file_limit(record.limits.pids)}")
-    if kind == "crun":
-        launcher += [f"join={file}" for file in cgroups.join_files(record.id)]
-        if cgroups.mask is not None:
-            launcher.append(f"mask={cgroups.mask}")
-    launcher += [
+    launcher = [
+        binary("launcher"),
+        f"parent={os.getpid()}",
+        f"log={layout.log}",
+        f"ids={host_id(record.slot)}",
+        f"inotify={INOTIFY_INSTANCES}",
+        f"files={open_file_limit(record.limits.pids)}",
+        f"oom={cgroups.oom_file(record.id)}:5",
+        f"go={_GO_FD}",
         f"lower={layer}",
         f"upper={layout.upper}",
         f"scratch={layout.scratch}",
         f"root={ROOT}",
         f"userns={USERNS}",
+        *(f"bind={path}:{source}" for path, source in binds()),
     ]
-    launcher += [*(f"bind={path}:{source}" for path, source in binds()), "--"]
+    if kind == "crun":
+        launcher += [f"join={file}" for file in cgroups.join_files(record.id)]
+        if cgroups.mask is not None:
+            launcher.append(f"mask={cgroups.mask}")
+    launcher.append("--")
     options = ["--root", str(state), "--log", str(layout.log)]
     if kind == "crun":
         options.append("--cgroup-manager=disabled")
@@ -172,36 +191,18 @@ def _arguments(record: Record, layout: Layout, layer: Path, runtime: tuple[str, 
     return [*launcher, bound, *options, *run]
 
 
-def _spawn(
-    record: Record,
-    layout: Layout,
-    layer: Path,
-    runtime: tuple[str, str],
-    cgroups: Cgroups,
-    lock: FileLock,
-    listener: socket.socket,
-) -> int:
-    arguments = _arguments(record, layout, layer, runtime, cgroups)
-    boot = _boot_fd(record)
-    oom = os.open(cgroups.oom_file(record.id), os.O_RDONLY | os.O_CLOEXEC)
-    wanted = ((listener.fileno(), 3), (boot, 4), (oom, 5), (lock.fileno(), _LOCK_FD))
-    # Sources are first copied above all of them: one may have the number that another is to get.
-    high = 1 + max(_LOCK_FD, *(source for source, _ in wanted))
+def _spawn(arguments: list[str], inherited: dict[int, int]) -> int:
+    """Start the launcher with descriptors under the numbers it expects; its pid."""
+    # They are first copied above all of them: one may have the number that another is to get.
+    high = 1 + max(*inherited, *inherited.values())
     actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = []
-    actions += [(os.POSIX_SPAWN_DUP2, source, high + number) for number, (source, _) in enumerate(wanted)]
-    actions += [
-        (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDWR, 0),
-        (os.POSIX_SPAWN_DUP2, 0, 1),
-        (os.POSIX_SPAWN_DUP2, 0, 2),
-    ]
-    for number, (_, target) in enumerate(wanted):
+    actions += [(os.POSIX_SPAWN_DUP2, source, high + number) for number, source in enumerate(inherited)]
+    actions += [(os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDWR, 0)]
+    actions += [(os.POSIX_SPAWN_DUP2, 0, 1), (os.POSIX_SPAWN_DUP2, 0, 2)]
+    for number, target in enumerate(inherited.values()):
         actions += [(os.POSIX_SPAWN_DUP2, high + number, target), (os.POSIX_SPAWN_CLOSE, high + number)]
-    try:
-        # a session of its own: Ctrl-C at a terminal is for the client to handle
-        return os.posix_spawn(arguments[0], arguments, _ENVIRONMENT, file_actions=actions, setsid=True)
-    finally:
-        os.close(boot)
-        os.close(oom)
+    # a session of its own: Ctrl-C at a terminal is for the client to handle
+    return os.posix_spawn(arguments[0], arguments, _ENVIRONMENT, file_actions=actions, setsid=True)
 
 
 def _await_hello(client: socket.socket, launcher: int, layout: Layout) -> None:
@@ -268,6 +269,7 @@ def _last_words(layout: Layout) -> str:
     return text[-600:] or "the runtime gave no reason"
 
 
+@cache
 def check_binaries() -> None:
     """Raises ProviderUnavailable."""
     for name in ("agent", "launcher", "seccomp.bpf"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +16,7 @@ from skerry.core.models import Event, Resources, SandboxInfo, SandboxSpec, Usage
 from skerry.core.provider import AGENT_PORT, Channel, Deadlines, Leases, Provider, Resizable
 from skerry.providers.local.engine import Engine
 from skerry.providers.local.launch import address
+from skerry.providers.local.record import Record
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -29,6 +29,8 @@ class LocalProvider(Provider, Deadlines, Leases, Resizable):
 
     def __init__(self, engine: Engine | None = None) -> None:
         self.engine = engine or Engine()
+        self._tokens: dict[str, str] = {}
+        """Of the sandboxes used by this process; saves reading their records."""
         self._make_threads()
         os.register_at_fork(after_in_child=self._make_threads)
 
@@ -42,14 +44,15 @@ class LocalProvider(Provider, Deadlines, Leases, Resizable):
         return await _to_the_end(self._working, partial(function, *args, **kwargs))
 
     async def create(self, spec: SandboxSpec) -> SandboxInfo:
-        made: list[SandboxInfo] = []
+        made: list[Record] = []
         try:
             await _to_the_end(self._creating, lambda: made.append(self.engine.create(spec)))
-            return made[0]
         except asyncio.CancelledError:
-            for info in made:  # nobody will ever learn of it
-                await _to_the_end(self._working, partial(self.engine.destroy, info.id))
+            for record in made:  # nobody will ever learn of it
+                await _to_the_end(self._working, partial(self.engine.destroy, record.id))
             raise
+        self._tokens[made[0].id] = made[0].token
+        return made[0].info()
 
     async def get(self, sandbox_id: str) -> SandboxInfo:
         return await self._run(self.engine.get, sandbox_id)
@@ -61,20 +64,22 @@ class LocalProvider(Provider, Deadlines, Leases, Resizable):
         return await self._run(self.engine.list)
 
     async def destroy(self, sandbox_id: str) -> None:
+        self._tokens.pop(sandbox_id, None)
         await self._run(self.engine.destroy, sandbox_id)
 
     async def dial(self, sandbox_id: str, port: int = AGENT_PORT) -> Channel:
         if port != AGENT_PORT:
             raise Unsupported("the local provider opens only the agent's channel yet", option="port")
-        record = self.engine.running(sandbox_id)
+        token = self._tokens.get(sandbox_id) or self.engine.running(sandbox_id).token
         try:
-            with address(self.engine.socket(record)) as name:
+            with address(self.engine.socket(sandbox_id)) as name:
                 stream = await anyio.connect_unix(name)
         except OSError as error:
-            if error.errno in (errno.ECONNREFUSED, errno.ENOENT):
-                self.engine.running(sandbox_id)  # says what became of it, if it ended meanwhile
+            self._tokens.pop(sandbox_id, None)
+            self.engine.running(sandbox_id)  # says what became of it, if it has ended
             raise ConnectionLost(f"cannot reach the agent of sandbox {sandbox_id}: {error}") from error
-        return Channel(stream=stream, token=bytes.fromhex(record.token))
+        self._tokens[sandbox_id] = token
+        return Channel(stream=stream, token=bytes.fromhex(token))
 
     async def usage(self, sandbox_id: str) -> Usage:
         return await self._run(self.engine.usage, sandbox_id)

@@ -75,7 +75,16 @@ class Record:
 
 def write(directory: Path, record: Record) -> None:
     """Replace the record as a whole: a reader sees the old one or the new one."""
-    _replace(directory / "record.json", json.dumps({"version": VERSION, **dataclasses.asdict(record)}).encode())
+    _replace(directory / "record.json", json.dumps({"version": VERSION, **_plain(record)}, default=_plain).encode())
+
+
+def _plain(value: object) -> dict[str, object]:
+    """A dataclass as a dict of its fields, without the copies that dataclasses.asdict makes."""
+    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}  # type: ignore[arg-type]
+
+
+def remove(directory: Path) -> None:
+    (directory / "record.json").unlink(missing_ok=True)
 
 
 def _replace(path: Path, data: bytes) -> None:
@@ -124,12 +133,12 @@ def _parse(data: dict[str, Any]) -> Record:
     )
 
 
-def log_event(directory: Path, sandbox_id: str, type: str, **data: str) -> None:
-    """Append an event; one line, one write, so concurrent writers never mix."""
-    line = json.dumps({"type": type, "time": time.time(), "data": data}) + "\n"
+def log_events(directory: Path, *events: tuple[str, float]) -> None:
+    """Append events, each a type and a time; one write, so concurrent writers never mix."""
+    lines = "".join(json.dumps({"type": type, "time": time}) + "\n" for type, time in events)
     fd = os.open(directory / "events.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
-        os.write(fd, line.encode())
+        os.write(fd, lines.encode())
     finally:
         os.close(fd)
 

@@ -7,8 +7,8 @@
     SKERRY_HOME/templates/      read-only layers
     /run/skerry/slots/N         a link to the folder that uses id range N, for the whole machine
 
-A folder appears under its id by one rename, complete and locked, so whoever sees it without a holder of its lock knows
-that its maker is dead.
+A folder appears under its id by one rename, locked; its record is written when the sandbox runs. So whoever sees a
+folder without a record and without a holder of its lock knows that its maker is dead.
 """
 
 from __future__ import annotations
@@ -122,23 +122,20 @@ class Store:
 
     def name_of(self, sandbox_id: str) -> str | None:
         """The name whose link points to `sandbox_id`."""
-        return next((link.name for link in self.names.iterdir() if os.readlink(link) == sandbox_id), None)
+        return next((link.name for link in self.names.iterdir() if _target(link) == sandbox_id), None)
 
     def slot_of(self, sandbox_id: str) -> int | None:
         """The slot whose link points to the folder of `sandbox_id`."""
         folder = str(self.directory(sandbox_id))
-        return next((int(link.name) for link in self.slots.iterdir() if os.readlink(link) == folder), None)
+        return next((int(link.name) for link in self.slots.iterdir() if _target(link) == folder), None)
 
     def key_path(self, key: str) -> Path:
         return self.keys / hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 
     def holder_of(self, link: Path) -> str | None:
         """The id a name or key link points to, if that sandbox is still there."""
-        try:
-            sandbox_id = os.readlink(link)
-        except FileNotFoundError:
-            return None
-        return sandbox_id if self.directory(sandbox_id).is_dir() else None
+        sandbox_id = _target(link)
+        return sandbox_id if sandbox_id and self.directory(sandbox_id).is_dir() else None
 
     def add(self, record: Record) -> tuple[Record, FileLock]:
         """Let a new sandbox's folder appear, locked by the caller, with its name, key and slot.
@@ -160,7 +157,6 @@ class Store:
                 lock = FileLock(fresh / "lock")
                 lock.acquire()
                 record = self._take_slot(record)
-                records.write(fresh, record)
                 for link in links:
                     link.unlink(missing_ok=True)
                     link.symlink_to(record.id)
@@ -213,11 +209,8 @@ class Store:
 
     @staticmethod
     def _unlink_if(link: Path, target: str) -> None:
-        try:
-            if os.readlink(link) == target:
-                link.unlink()
-        except FileNotFoundError:
-            pass
+        if _target(link) == target:
+            link.unlink(missing_ok=True)
 
     def _remove_tree(self, path: Path) -> None:
         """Delete a tree a sandbox may have written: any depth, any names, links never followed. Raises OSError."""
@@ -246,7 +239,15 @@ class Store:
 
     def slot_holders(self) -> dict[Path, Path]:
         """Every slot in use on this machine, with the folder that uses it, whatever its home."""
-        return {link: Path(os.readlink(link)) for link in self.slots.iterdir()}
+        return {link: Path(target) for link in self.slots.iterdir() if (target := _target(link))}
+
+
+def _target(link: Path) -> str | None:
+    """Where a link points; None when somebody has just removed it."""
+    try:
+        return os.readlink(link)
+    except FileNotFoundError:
+        return None
 
 
 def _not_found(which: str) -> SandboxNotFound:
