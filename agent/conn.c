@@ -13,7 +13,7 @@
 #define MAX_STREAMS 1024
 #define OUT_HIGH (4u << 20) /* above: the client is not read */
 #define OUT_LOW 65536       /* below: output is pulled */
-#define READ_SIZE 65536
+#define READ_SIZE 131072
 #define PING_MAX 64
 #define DIRECT 16384 /* smaller pieces of output are copied, so that several frames share a write */
 
@@ -211,8 +211,6 @@ static void parse(struct conn *c)
         dispatch(c, &f);
         buf_consume(&c->in, (size_t)size);
     }
-    if (!buf_size(&c->in))
-        buf_free(&c->in);
 }
 
 static void readable(struct watch *w, uint32_t events)
@@ -227,17 +225,19 @@ static void readable(struct watch *w, uint32_t events)
     }
     if (!(events & ~(uint32_t)EPOLLOUT))
         return;
-    ssize_t n = recv(w->fd, agent.scratch, READ_SIZE, MSG_DONTWAIT);
+    if (!buf_reserve(&c->in, READ_SIZE)) {
+        c->dead = true;
+        return;
+    }
+    agent.untidy = true;
+    ssize_t n = recv(w->fd, c->in.data + c->in.tail, READ_SIZE, MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;
     if (n <= 0) {
         c->dead = true;
         return;
     }
-    agent.untidy = agent.untidy || n > 4096;
-    buf_put(&c->in, agent.scratch, (size_t)n);
-    if (c->in.failed)
-        c->dead = true;
+    c->in.tail += (size_t)n;
     parse(c);
 }
 
@@ -314,9 +314,12 @@ void conns_flush(void)
 
 void conns_trim(void)
 {
-    for (struct conn *c = agent.conns; c; c = c->next)
+    for (struct conn *c = agent.conns; c; c = c->next) {
         if (!buf_size(&c->out))
             buf_free(&c->out);
+        if (!buf_size(&c->in))
+            buf_free(&c->in);
+    }
 }
 
 static void accept_one(struct watch *w, uint32_t events)

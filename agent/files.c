@@ -17,7 +17,7 @@
 #define QUEUE_HIGH (1u << 20)  /* above: connections that feed it are not read */
 #define QUEUE_LOW (256u << 10) /* below: they are again */
 #define GRANT_MAX (1u << 20)   /* bytes that workers may have under way to one connection */
-#define GRANT_STEP (256u << 10)
+#define GRANT_STEP (512u << 10)
 #define PACKETS 32 /* taken from a worker at one event */
 
 /* A stream of a client and of a worker at once. */
@@ -179,8 +179,10 @@ static void relay(struct worker *w, const struct frame *f)
     struct conn *c = file->stream.conn;
     if (f->type == T_DATA && data_decode(f->payload, &offset, &bytes)) {
         uint64_t used = bytes.size < file->granted ? bytes.size : file->granted;
+        struct iovec piece = {(void *)(uintptr_t)bytes.data, bytes.size};
         file->granted -= used;
         c->granted -= used;
+        return conn_data(c, file->stream.id, f->flags, offset, &piece, 1);
     }
     if (f->type == T_CREDIT && credit_decode(f->payload, &amount))
         file->input_credit += amount;
@@ -208,6 +210,13 @@ static void worker_ready(struct watch *watch, uint32_t events)
     }
     if (events & EPOLLOUT)
         queue_flush(w);
+}
+
+void files_trim(void)
+{
+    for (size_t i = 0; i < MAX_WORKERS; i++)
+        if (!buf_size(&agent.workers[i].queue))
+            buf_free(&agent.workers[i].queue);
 }
 
 /* Whether it runs now; if not, errno says why. */

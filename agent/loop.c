@@ -41,6 +41,8 @@ void watch_close(struct watch *w)
     w->fd = -1;
 }
 
+#define LULL_MS 20 /* memory used for a burst goes back after this long without an event */
+
 int loop_init(void)
 {
     agent.epoll = epoll_create1(EPOLL_CLOEXEC);
@@ -51,11 +53,13 @@ int loop_init(void)
 void loop_once(int timeout)
 {
     struct epoll_event ev;
-    int n = epoll_wait(agent.epoll, &ev, 1, agent.untidy ? 0 : timeout);
+    bool tidy = agent.untidy && (timeout < 0 || timeout > LULL_MS);
+    int n = epoll_wait(agent.epoll, &ev, 1, tidy ? LULL_MS : timeout);
 
-    if (n == 0 && agent.untidy) { /* a lull: an idle agent should weigh nothing */
+    if (n == 0 && tidy) { /* an idle agent should weigh nothing */
         madvise(agent.scratch, SCRATCH, MADV_DONTNEED);
         conns_trim();
+        files_trim();
         malloc_trim(0);
         agent.untidy = false;
     }

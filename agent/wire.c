@@ -5,7 +5,6 @@
 #include <string.h>
 
 #define FIELD_HEAD 5
-#define KEEP 65536 /* an empty buffer larger than this is given back */
 
 bool buf_reserve(struct buf *b, size_t more)
 {
@@ -14,8 +13,8 @@ bool buf_reserve(struct buf *b, size_t more)
     if (b->cap - b->tail >= more)
         return true;
     size_t used = buf_size(b);
-    if (b->head && b->cap - used >= more && b->head >= used) {
-        memcpy(b->data, b->data + b->head, used);
+    if (b->cap - used >= more) {
+        memmove(b->data, b->data + b->head, used);
     } else {
         size_t cap = b->cap ? b->cap : 512;
         while (cap - used < more)
@@ -47,11 +46,8 @@ void buf_put(struct buf *b, const void *data, size_t size)
 void buf_consume(struct buf *b, size_t size)
 {
     b->head += size;
-    if (b->head < b->tail)
-        return;
-    b->head = b->tail = 0;
-    if (b->cap > KEEP)
-        buf_free(b);
+    if (b->head == b->tail)
+        b->head = b->tail = 0; /* the memory stays: a lull gives it back, not every frame */
 }
 
 void buf_free(struct buf *b)
