@@ -120,6 +120,7 @@ static int make_userns(const struct plan *plan) {
     pid_t pid = fork();
     if (pid < 0) die("fork");
     if (pid == 0) {
+        close(ready[0]), close(go[1]); /* or it would wait for itself when the launcher is killed */
         enter_userns(plan->ids);
         if (write(ready[1], &byte, 1) != 1 || read(go[0], &byte, 1) != 1) _exit(1);
         if (plan->inotify) write_file("/proc/sys/user/max_inotify_instances", plan->inotify);
