@@ -78,9 +78,9 @@ bench: setup ## measure; DOCKER=1 adds Docker in the same run
 soak: ## the long counts: CRASH_ROUNDS (500) kills, ten minutes of fuzzing each
 	@tools/setup.sh test
 	@$(MAKE) native
-	SOAK=1 SKERRY_REQUIRE_REAL=1 SKERRY_CRASH_ROUNDS=$(CRASH_ROUNDS) FUZZ_SECONDS=600 \
+	SOAK=1 SKERRY_REQUIRE_REAL=1 SKERRY_CRASH_ROUNDS=$(CRASH_ROUNDS) FUZZ_SECONDS=300 \
 		$(PYTEST) -m soak --timeout=14400 $(PYTEST_ARGS)
-	@$(MAKE) fuzz FUZZ_SECONDS=600
+	@$(MAKE) fuzz FUZZ_SECONDS=300
 
 .PHONY: fuzz
 fuzz: ## fuzz both decoders for FUZZ_SECONDS (60) each

@@ -95,7 +95,7 @@ def test_a_limit_without_its_controller_raises(tmp_path: Path) -> None:
         cgroups.require(Resources(pids=10))
 
 
-def test_v1_raises_swap_limit_before_memory_limit(tmp_path: Path) -> None:
+def test_v1_limits_memory_with_and_without_swap_alike(tmp_path: Path) -> None:
     cgroups = Cgroups.detect(V1, tmp_path)
     group = tmp_path / "sys/fs/cgroup/memory/skerry" / ID
     group.mkdir(parents=True)

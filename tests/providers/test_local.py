@@ -221,6 +221,15 @@ def test_another_process_finds_it_and_ends_it(engine: Engine, home: Path) -> Non
         engine.get(info.id)
 
 
+def test_a_forked_child_has_a_connection_of_its_own(home: Path) -> None:
+    code = "import os, sys\nfrom skerry import Sandbox\ns = Sandbox.create()\npid = os.fork()\n"
+    code += "for i in range(20): assert s.exec(f'echo {i} {bool(pid)}').stdout == f'{i} {bool(pid)}\\n'\n"
+    code += "if pid == 0: os._exit(0)\nassert os.waitpid(pid, 0)[1] == 0\ns.destroy()\nprint('both')"
+    env = {**os.environ, "SKERRY_HOME": str(home)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, timeout=60)
+    assert done.stdout == "both\n", done.stderr
+
+
 def test_a_process_id_is_not_fooled_by_reuse() -> None:
     mine = host.ProcessId.mine()
     assert mine.alive()

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from anyio.abc import ByteStream
 
 from skerry.core.models import Event, Resources, SandboxInfo, SandboxSpec, Usage
+from skerry.wire import Hello
 
 AGENT_PORT = 0
 """The port number under which `dial` opens the agent's own channel."""
@@ -20,10 +21,14 @@ AGENT_PORT = 0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Channel:
-    """An open byte stream to an agent, and the token its HELLO needs."""
+    """An open byte stream to an agent, and the token its HELLO needs.
+
+    `greeting` is the agent's HELLO where the provider has exchanged greetings already: then neither side says it again.
+    """
 
     stream: ByteStream
     token: bytes
+    greeting: Hello | None = None
 
 
 class Provider(ABC):

@@ -37,7 +37,7 @@ class Session:
         on_end: Callable[[SkerryError], None] | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
-        self.hello: Hello | None = None
+        self.hello: Hello | None = channel.greeting
         self.error: SkerryError | None = None
         """Why the session has ended; None while it lives."""
         self._on_end = on_end
@@ -53,7 +53,8 @@ class Session:
         self._pinged_at: float | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._pipe = open_pipe(channel.stream, self)
-        self.queue(hello_frame(channel.token), soon=True)
+        if channel.greeting is None:
+            self.queue(hello_frame(channel.token), soon=True)
 
     def open(
         self,

@@ -141,12 +141,15 @@ class Cgroups:
                 _write(swap, "0")
             return
         with_swap = file.parent / "memory.memsw.limit_in_bytes"
-        # memory may never be above memory plus swap: raise that one first, lower it last
-        if with_swap.exists() and int(with_swap.read_text()) < size:
+        try:
+            _write(file, str(size))
+        except Unsupported:  # memory may never be above memory plus swap: raise that one first
             _write(with_swap, str(size))
-        _write(file, str(size))
-        if with_swap.exists():
+            _write(file, str(size))
+        try:
             _write(with_swap, str(size))
+        except FileNotFoundError:
+            pass  # a kernel that does not count swap
 
     def join_files(self, sandbox_id: str) -> list[Path]:
         """Where the launcher writes itself: `tasks` moves one thread without the kernel's global fork lock."""

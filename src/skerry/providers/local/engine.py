@@ -13,6 +13,7 @@ import dataclasses
 import secrets
 import threading
 import time
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -36,6 +37,7 @@ from skerry.providers.local.record import Record
 from skerry.providers.local.store import KeyTaken, Store, new_id
 
 KILL_TIMEOUT = 10.0
+KEPT_CONNECTIONS = 64
 
 
 class Engine:
@@ -48,6 +50,9 @@ class Engine:
         self._ready = threading.Lock()  # protects the one-time preparation
         self._prepared = False
         self._cpu_seen: dict[str, tuple[float, float]] = {}
+        self._connections: dict[str, launch.Started] = {}
+        """From making sandboxes: the first to dial one takes over its connection, which saves opening another."""
+        weakref.finalize(self, _close, self._connections)
 
     def prepare(self) -> None:
         """Once a process: the directories are there, and what dead processes left is swept."""
@@ -100,14 +105,33 @@ class Engine:
     def _bring_up(self, record: Record, which: tuple[str, str], lock: FileLock) -> Record:
         directory = self.store.directory(record.id)
         layer = hostlayer.layer(self.store)
-        init = launch.start(record, directory, layer, which, self.cgroups, lock)
-        record = dataclasses.replace(record, state=State.RUNNING, init=init, started_at=time.time())
+        started = launch.start(record, directory, layer, which, self.cgroups, lock)
+        self._keep(record.id, started)
+        record = dataclasses.replace(record, state=State.RUNNING, init=started.init, started_at=time.time())
         if record.spec.network == "open":
             assert record.slot is not None
-            network.attach(record.slot, init.pid, self.cgroups.join_files(record.id))
+            network.attach(record.slot, started.init.pid, self.cgroups.join_files(record.id))
         records.log_events(directory, ("created", record.created_at), ("ready", time.time()))
         records.write(directory, record)
         return record
+
+    def _keep(self, sandbox_id: str, started: launch.Started) -> None:
+        self._connections[sandbox_id] = started
+        if len(self._connections) > KEPT_CONNECTIONS and (oldest := next(iter(self._connections), None)):
+            self._close_connection(oldest)
+
+    def take_connection(self, sandbox_id: str) -> launch.Started | None:
+        """The connection from making a sandbox; whoever takes it has it alone."""
+        return self._connections.pop(sandbox_id, None)
+
+    def _close_connection(self, sandbox_id: str) -> None:
+        started = self.take_connection(sandbox_id)
+        if started is not None:
+            started.connection.close()
+
+    def close_connections(self) -> None:
+        """For a forked child: the connections are its parent's."""
+        _close(self._connections)
 
     def _grant(self, spec: SandboxSpec) -> Resources:
         """The limits a sandbox gets. Raises Unsupported, QuotaExceeded."""
@@ -306,6 +330,7 @@ class Engine:
         if record.slot is not None and network.attached(record.slot):
             network.detach(record.slot)
         self._cpu_seen.pop(record.id, None)
+        self._close_connection(record.id)
         self.store.forget(record)
 
     def sweep(self) -> Sequence[str]:
@@ -361,6 +386,11 @@ class Engine:
             records.log_events(self.store.directory(sandbox_id), ("error", time.time()))
             self.cgroups.remove(sandbox_id, KILL_TIMEOUT)
         return False
+
+
+def _close(connections: dict[str, launch.Started]) -> None:
+    while connections:
+        connections.popitem()[1].connection.close()
 
 
 def check_limits(wanted: Resources) -> None:

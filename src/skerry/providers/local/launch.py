@@ -23,7 +23,7 @@ from skerry.providers.local.host import ProcessId, binary
 from skerry.providers.local.locks import FileLock
 from skerry.providers.local.record import Record
 from skerry.providers.local.store import ROOT, USERNS, host_id
-from skerry.wire import Boot, Decoder, FrameError, Type, encode_frame
+from skerry.wire import Boot, Decoder, FrameError, Hello, Type, encode_frame
 
 READY_TIMEOUT = 30.0
 INOTIFY_INSTANCES = 128
@@ -86,22 +86,50 @@ def address(path: Path) -> Iterator[str]:
         os.close(fd)
 
 
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A sandbox that runs: its first process, and a connection to its agent on which greetings have been exchanged."""
+
+    init: ProcessId
+    connection: socket.socket
+    greeting: Hello
+
+
 def start(
     record: Record, directory: Path, layer: Path, runtime: tuple[str, str], cgroups: Cgroups, lock: FileLock
-) -> ProcessId:
-    """Bring the sandbox up; its agent has answered when this returns, with the identity of its first process.
+) -> Started:
+    """Bring the sandbox up; its agent has answered when this returns.
 
     Raises SandboxFailed with what the runtime said, Timeout, DiskFull.
     """
+    client = socket.socket(socket.AF_UNIX)
+    try:
+        greeting = _launch(record, directory, layer, runtime, cgroups, lock, client)
+        layout = Layout(directory=directory)
+        init = ProcessId.of(int(layout.pid_file.read_text()))
+        if init is None:
+            raise SandboxFailed(f"the sandbox ended at once: {_last_words(layout)}")
+        return Started(init, client, greeting)
+    except BaseException:
+        client.close()
+        raise
+
+
+def _launch(
+    record: Record,
+    directory: Path,
+    layer: Path,
+    runtime: tuple[str, str],
+    cgroups: Cgroups,
+    lock: FileLock,
+    client: socket.socket,
+) -> Hello:
+    """Start the launcher, exchange greetings with the agent over `client`, and see the runtime end well."""
     layout = Layout(directory=directory)
     boot = os.memfd_create("boot", os.MFD_CLOEXEC)
     ready, go = os.pipe2(os.O_CLOEXEC)
     try:
-        with (
-            address(layout.socket) as name,
-            socket.socket(socket.AF_UNIX) as listener,
-            socket.socket(socket.AF_UNIX) as client,
-        ):
+        with address(layout.socket) as name, socket.socket(socket.AF_UNIX) as listener:
             listener.bind(name)
             listener.listen(128)
             inherited = {listener.fileno(): 3, boot: 4, ready: _GO_FD, lock.fileno(): _LOCK_FD}
@@ -114,7 +142,7 @@ def start(
                 client.connect(name)
                 client.sendall(hello_frame(bytes.fromhex(record.token)))
                 listener.close()
-                _await_hello(client, launcher, layout)
+                greeting = _await_hello(client, launcher, layout)
             except BaseException:
                 _reap(launcher, kill=True)
                 raise
@@ -123,10 +151,7 @@ def start(
             os.close(fd)
     if _reap(launcher) != 0:
         raise _not_started(layout)
-    identity = ProcessId.of(int(layout.pid_file.read_text()))
-    if identity is None:
-        raise SandboxFailed(f"the sandbox ended at once: {_last_words(layout)}")
-    return identity
+    return greeting
 
 
 def _prepare(record: Record, layout: Layout, runtime: tuple[str, str], cgroups: Cgroups, boot: int) -> None:
@@ -205,7 +230,7 @@ def _spawn(arguments: list[str], inherited: dict[int, int]) -> int:
     return os.posix_spawn(arguments[0], arguments, _ENVIRONMENT, file_actions=actions, setsid=True)
 
 
-def _await_hello(client: socket.socket, launcher: int, layout: Layout) -> None:
+def _await_hello(client: socket.socket, launcher: int, layout: Layout) -> Hello:
     """Wait for the agent's greeting, or for the launcher to fail. Raises SandboxFailed, Timeout, Corrupted."""
     decoder = Decoder()
     deadline = time.monotonic() + READY_TIMEOUT
@@ -220,8 +245,7 @@ def _await_hello(client: socket.socket, launcher: int, layout: Layout) -> None:
                 raise Timeout(f"the sandbox was not ready after {READY_TIMEOUT:.0f} s: {_last_words(layout)}")
             if client.fileno() in ready:
                 for frame in decoder.feed(_receive(client, launcher, layout)):
-                    parse_hello(frame)
-                    return
+                    return parse_hello(frame)
             elif watch in ready:
                 if _exit_status(launcher) != 0:
                     raise _not_started(layout)

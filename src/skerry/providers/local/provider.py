@@ -10,6 +10,7 @@ from functools import partial
 from typing import ParamSpec, TypeVar
 
 import anyio
+from anyio.abc import UNIXSocketStream
 
 from skerry.core.errors import ConnectionLost, Unsupported
 from skerry.core.models import Event, Resources, SandboxInfo, SandboxSpec, Usage
@@ -32,7 +33,12 @@ class LocalProvider(Provider, Deadlines, Leases, Resizable):
         self._tokens: dict[str, str] = {}
         """Of the sandboxes used by this process; saves reading their records."""
         self._make_threads()
-        os.register_at_fork(after_in_child=self._make_threads)
+        os.register_at_fork(after_in_child=self._start_anew)
+
+    def _start_anew(self) -> None:
+        """A forked child has none of the threads, and must not use the connections."""
+        self._make_threads()
+        self.engine.close_connections()
 
     def _make_threads(self) -> None:
         # Creates use the processor: few at a time, so that in a burst the first are ready long before the last.
@@ -70,6 +76,10 @@ class LocalProvider(Provider, Deadlines, Leases, Resizable):
     async def dial(self, sandbox_id: str, port: int = AGENT_PORT) -> Channel:
         if port != AGENT_PORT:
             raise Unsupported("the local provider opens only the agent's channel yet", option="port")
+        if started := self.engine.take_connection(sandbox_id):
+            started.connection.setblocking(False)
+            ready = await UNIXSocketStream.from_socket(started.connection)
+            return Channel(stream=ready, token=b"", greeting=started.greeting)
         token = self._tokens.get(sandbox_id) or self.engine.running(sandbox_id).token
         try:
             with address(self.engine.socket(sandbox_id)) as name:

@@ -1,0 +1,68 @@
+"""The compiled filter decides as the policy says, for every call there is; what it does in a sandbox is in tests/isolation."""
+
+from __future__ import annotations
+
+import platform
+import struct
+from pathlib import Path
+
+import pyseccomp
+import pytest
+
+from skerry.providers.local import host, seccomp
+from tools.gen_seccomp import ALLOW, AUDIT_ARCH, ERRNO
+
+ARCH = AUDIT_ARCH[platform.machine()]
+UNLISTED, REFUSED = ERRNO | seccomp.UNLISTED_ERRNO, ERRNO | seccomp.REFUSED_ERRNO
+
+
+def run(number: int, argument: int = 0, arch: int = ARCH) -> int:
+    """Interpret the filter as the kernel would."""
+    program = list(struct.iter_unpack("HBBI", Path(host.binary("seccomp.bpf")).read_bytes()))
+    data = struct.pack("<IIQQ", number, arch, 0, argument)
+    accumulator, position = 0, 0
+    while True:
+        code, yes, no, value = program[position]
+        position += 1
+        if code == 0x06:
+            return int(value)
+        if code == 0x20:
+            accumulator = struct.unpack_from("<I", data, value)[0]
+        elif code in (0x15, 0x35, 0x45):
+            met = {0x15: accumulator == value, 0x35: accumulator >= value, 0x45: bool(accumulator & value)}[code]
+            position += yes if met else no
+        else:
+            raise AssertionError(code)
+
+
+def number_of(name: str) -> int:
+    return int(pyseccomp.resolve_syscall(pyseccomp.system_arch(), name))
+
+
+def test_every_call_is_answered_as_the_policy_says() -> None:
+    wanted = {number_of(name): REFUSED for name in seccomp.REFUSED}
+    wanted |= {number_of(name): ALLOW for name in seccomp.ALLOWED}
+    checked = {number_of(name) for name in ("clone", "socket", "personality")}
+    for number in set(range(1024)) - checked:
+        assert run(number) == wanted.get(number, UNLISTED), number
+
+
+@pytest.mark.parametrize("number", [0x4000_0000, 0x4000_0001, 0xFFFF_FFFF, 100_000])
+def test_numbers_beyond_all_calls_do_not_exist(number: int) -> None:
+    assert run(number) == UNLISTED
+
+
+def test_another_architecture_s_calls_do_not_exist() -> None:
+    assert run(number_of("read")) == ALLOW
+    assert run(number_of("read"), arch=0x4000_0003) == UNLISTED
+
+
+def test_arguments_are_looked_at() -> None:
+    assert run(number_of("clone"), 17) == ALLOW
+    for shift in (17, 25, 26, 27, 28, 29, 30):
+        assert run(number_of("clone"), 17 | 1 << shift) == UNLISTED
+    for family in range(50):
+        assert run(number_of("socket"), family) == (ALLOW if family in seccomp.SOCKET_FAMILIES else UNLISTED)
+    assert run(number_of("personality"), 0xFFFF_FFFF) == ALLOW
+    assert run(number_of("personality"), 0x0040_0000) == UNLISTED
+    assert number_of("clone3") not in {number_of(name) for name in seccomp.ALLOWED}
