@@ -159,7 +159,7 @@ def test_a_sandbox_whose_home_was_deleted_is_ended_by_the_next_sweep(engine: Eng
     shutil.rmtree(tmp_path / "lost")
     engine.sweep()
     assert not inventory.processes_of(info.id)
-    assert info.id not in engine.cgroups.ids()
+    assert not any(engine.cgroups.group(hierarchy, info.id).exists() for hierarchy in engine.cgroups.hierarchies)
 
 
 def test_missing_runtime_is_said_with_the_command_that_helps(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

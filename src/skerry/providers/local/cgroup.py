@@ -206,15 +206,6 @@ class Cgroups:
                     except ProcessLookupError:
                         pass
 
-    def ids(self) -> set[str]:
-        """The ids of all groups there are, whoever made them."""
-        found: set[str] = set()
-        for hierarchy in self.hierarchies:
-            parent = hierarchy.path / GROUP
-            if parent.is_dir():
-                found |= {entry.name for entry in os.scandir(parent) if entry.is_dir() and entry.name.startswith("sb-")}
-        return found
-
 
 def _write(path: Path, text: str) -> None:
     """Raises Unsupported: a limit that cannot be set is not a limit."""

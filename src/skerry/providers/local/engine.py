@@ -345,13 +345,9 @@ class Engine:
     def _sweep_homeless(self) -> None:
         """End what runs without a folder, because somebody deleted its home: its range is free only after that."""
         with self.store.allocation():
-            holders = self.store.slot_holders()
-            housed = {folder.name for folder in holders.values() if folder.is_dir()}
-            # a group is made after its slot is taken and removed before it is freed
-            for sandbox_id in self.cgroups.ids() - housed:
-                self.cgroups.remove(sandbox_id, KILL_TIMEOUT)
-            for link, folder in holders.items():
+            for link, folder in self.store.slot_holders().items():
                 if not folder.is_dir():
+                    self.cgroups.remove(folder.name, KILL_TIMEOUT)
                     link.unlink(missing_ok=True)
 
     def _sweep_one(self, sandbox_id: str) -> bool:
