@@ -36,6 +36,19 @@ class Inventory:
         }
 
 
+def left(before: Inventory, after: Inventory) -> dict[str, object]:
+    """What is there now and was not before; fewer of something, as when somebody else has ended, is no leak."""
+    found: dict[str, object] = {
+        name: more
+        for name in ("processes", "cgroups", "devices", "loops", "folders")
+        if (more := getattr(after, name) - getattr(before, name))
+    }
+    for name in ("mounts", "namespaces"):
+        if getattr(after, name) > getattr(before, name):
+            found[name] = getattr(after, name) - getattr(before, name)
+    return found
+
+
 def take(home: Path) -> Inventory:
     """Everything but what belongs to sandboxes of another SKERRY_HOME, which somebody else may be using."""
     foreign = _foreign(home)
@@ -54,12 +67,12 @@ def take(home: Path) -> Inventory:
     )
 
 
-def settle(home: Path, wanted: Inventory, timeout: float = 10.0) -> Inventory:
-    """The inventory once it equals `wanted`, or what it is when time is up: the kernel frees namespaces a little later."""
+def settle(home: Path, before: Inventory, timeout: float = 10.0) -> Inventory:
+    """The inventory once nothing is left, or what it is when time is up: the kernel frees namespaces a little later."""
     deadline = time.monotonic() + timeout
     while True:
         now = take(home)
-        if now == wanted or time.monotonic() > deadline:
+        if not left(before, now) or time.monotonic() > deadline:
             return now
         time.sleep(0.02)
 
