@@ -137,6 +137,15 @@ static int commit(struct writing *w, struct stat *st)
     return 0;
 }
 
+/* Nothing half-written is there any more when the client learns of the failure. */
+static bool write_failed(struct fs *fs, struct writing *w, int err)
+{
+    if (*w->temp)
+        unlinkat(w->dir, w->temp, 0);
+    *w->temp = 0;
+    return fs_fail(fs, w->job.id, err, w->path);
+}
+
 static bool write_data(struct fs *fs, struct job *job, struct slice bytes, bool end)
 {
     struct writing *w = (struct writing *)job;
@@ -148,7 +157,7 @@ static bool write_data(struct fs *fs, struct job *job, struct slice bytes, bool 
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
-            return fs_fail(fs, job->id, errno, w->path);
+            return write_failed(fs, w, errno);
         bytes.data += n;
         bytes.size -= (size_t)n;
     }
@@ -162,7 +171,7 @@ static bool write_data(struct fs *fs, struct job *job, struct slice bytes, bool 
     }
     int err = commit(w, &st);
     if (err)
-        return fs_fail(fs, job->id, err, w->path);
+        return write_failed(fs, w, err);
     fs_reply_info(fs, job->id, F_FINAL, w->path, &st, NULL);
     return false;
 }
