@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -66,9 +69,50 @@ def test_open_network_does_not_reach_the_machine(opened: Sandbox, listener: int)
         assert connect(opened, host, listener).startswith("blocked")
 
 
-def test_open_network_does_not_reach_private_ranges(opened: Sandbox) -> None:
-    for host in ("10.0.0.1", "172.16.0.1", "192.168.0.1", "169.254.169.254", "100.64.0.1"):
-        assert connect(opened, host, 80).startswith("blocked")
+PRIVATE = ("10.251.77.2", "172.29.77.2", "192.168.251.2", "169.254.77.2", "100.100.77.2")
+PUBLIC = "11.251.77.2"
+
+
+@pytest.fixture
+def lan() -> Iterator[int]:
+    """A machine of the test's own, in a network namespace, that has all of these addresses; its server's port."""
+    name = f"sktest{os.getpid()}"
+    link = f"skt{os.getpid() % 10**6}"
+    addresses = (*PRIVATE, PUBLIC)
+    server = (
+        "import socket, time\ns = socket.create_server(('', 8000)); print('up', flush=True)\nwhile True: s.accept()"
+    )
+    inside = ["ip", "netns", "exec", name]
+
+    def ip(command: list[str], lines: list[str]) -> None:
+        subprocess.run(
+            [*command, "ip", "-batch", "-"] if command else ["ip", "-batch", "-"],
+            input="\n".join(lines),
+            text=True,
+            check=True,
+        )
+
+    subprocess.run(["ip", "netns", "add", name], check=True)
+    try:
+        outside = [f"addr add {address[:-1]}1/30 dev {link}" for address in addresses]
+        ip([], [f"link add {link} type veth peer name eth0 netns {name}", *outside, f"link set {link} up"])
+        ip(inside, [*(f"addr add {address}/30 dev eth0" for address in addresses), "link set eth0 up"])
+        with subprocess.Popen([*inside, sys.executable, "-c", server], stdout=subprocess.PIPE, text=True) as running:
+            try:
+                assert running.stdout is not None and running.stdout.readline() == "up\n"
+                yield 8000
+            finally:
+                running.kill()
+    finally:
+        subprocess.run(["ip", "netns", "del", name], check=True)
+
+
+def test_open_network_does_not_reach_private_ranges(opened: Sandbox, lan: int) -> None:
+    """The same machine under another address is reached, so it is the range that is refused."""
+    assert connect(opened, PUBLIC, lan).startswith("BREACH")
+    for host in PRIVATE:
+        socket.create_connection((host, lan), 5).close()  # the machine itself gets there
+        assert connect(opened, host, lan).startswith("blocked")
 
 
 def test_open_sandboxes_do_not_reach_each_other(opened: Sandbox) -> None:
