@@ -18,6 +18,11 @@ enum frame_type {
     T_BOOT = 0x0f,
     T_START = 0x10, T_ATTACH, T_SIGNAL, T_PROCESSES, T_ENV, T_LIFE, T_STATS,
     T_READ = 0x20, T_WRITE, T_LIST, T_STAT, T_MKDIR, T_REMOVE, T_RENAME, T_CHMOD, T_CHOWN, T_SYMLINK,
+    T_COPY, T_HASH,
+    T_RESIZE = 0x30,
+    T_WATCH = 0x40,
+    T_PORTS = 0x50, T_DIAL,
+    T_PACK = 0x60, T_UNPACK,
 };
 
 enum { F_END = 0x80, F_FINAL = 0x80, F_CHANNEL = 0x0f };

@@ -23,10 +23,10 @@ with atheris.instrument_imports(include=["skerry.wire"]):
         parse_credit,
         parse_data,
     )
-    from skerry.wire.messages import _MESSAGES
+    from skerry.wire.codec import MESSAGES
 
-BY_TYPE = {cls.type: cls for cls in _MESSAGES.values() if cls.type is not None}
-ANSWERS = [cls for cls in _MESSAGES.values() if cls.type is None]
+BY_TYPE = {cls.type: cls for cls in MESSAGES.values() if cls.type is not None}
+ANSWERS = [cls for cls in MESSAGES.values() if cls.type is None]
 
 
 def look_into(frame: Frame) -> None:

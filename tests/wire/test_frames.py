@@ -27,8 +27,8 @@ from skerry.wire import (
     parse_credit,
     parse_data,
 )
+from skerry.wire.codec import MESSAGES
 from skerry.wire.fields import decode_int
-from skerry.wire.messages import _MESSAGES
 
 frames = st.builds(
     Frame,
@@ -134,10 +134,10 @@ def test_an_integer_of_another_size_is_refused(value: bytes) -> None:
 
 
 @settings(max_examples=300)
-@given(st.binary(max_size=400), st.sampled_from(sorted(_MESSAGES)))
+@given(st.binary(max_size=400), st.sampled_from(sorted(MESSAGES)))
 def test_garbage_in_a_message_is_a_field_error_or_a_message(payload: bytes, name: str) -> None:
     try:
-        message = _MESSAGES[name].decode(payload)
+        message = MESSAGES[name].decode(payload)
     except FieldError:
         return
     assert isinstance(message, Message)

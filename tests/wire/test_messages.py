@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skerry.wire import FieldError, Message, Type, encode_field
-from skerry.wire.messages import _MESSAGES, _plan, schema
+from skerry.wire.codec import MESSAGES, _plan, schema
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs/design/wire.md"
 SNAPSHOT = Path(__file__).parent / "schema.json"
@@ -27,9 +27,9 @@ KINDS: dict[str, st.SearchStrategy[object]] = {
 
 
 @given(st.data())
-@pytest.mark.parametrize("name", sorted(_MESSAGES))
+@pytest.mark.parametrize("name", sorted(MESSAGES))
 def test_a_message_comes_back_as_it_was_sent(name: str, data: st.DataObject) -> None:
-    cls = _MESSAGES[name]
+    cls = MESSAGES[name]
     values = {
         # A list that must be there has a member: an empty one cannot be told from none.
         field: data.draw(KINDS[kind].filter(bool) if kind == "list" and required else KINDS[kind])
@@ -41,19 +41,19 @@ def test_a_message_comes_back_as_it_was_sent(name: str, data: st.DataObject) -> 
     assert cls.decode(message.encode() + encode_field(250, b"from the future")) == message
 
 
-@pytest.mark.parametrize("name", sorted(_MESSAGES))
+@pytest.mark.parametrize("name", sorted(MESSAGES))
 def test_a_message_without_a_required_field_is_refused(name: str) -> None:
-    required = [field for field, _, _, must in _plan(_MESSAGES[name]) if must]
+    required = [field for field, _, _, must in _plan(MESSAGES[name]) if must]
     if required:
         with pytest.raises(FieldError, match="without"):
-            _MESSAGES[name].decode(b"")
+            MESSAGES[name].decode(b"")
     else:
-        assert isinstance(_MESSAGES[name].decode(b""), Message)
+        assert isinstance(MESSAGES[name].decode(b""), Message)
 
 
 def test_bytes_that_are_no_text_survive_in_text_fields() -> None:
     raw = encode_field(1, b"\xff\xfe")
-    assert _MESSAGES["Failure"].decode(raw).encode().startswith(raw)
+    assert MESSAGES["Failure"].decode(raw).encode().startswith(raw)
 
 
 def test_the_schema_is_the_one_that_was_agreed() -> None:
@@ -67,7 +67,13 @@ def test_every_frame_type_is_documented() -> None:
     assert rows == {f"0x{item:02x}": item.name for item in Type}
 
 
-NAMES = {"type_name": "type", "bytes_read": "bytes"}
+NAMES = {
+    "type_name": "type",
+    "bytes_read": "bytes",
+    "bytes_hashed": "bytes",
+    "content_bytes": "bytes",
+    "source": "from",
+}
 SECTIONS = {
     "Boot": "`BOOT_FD` gives",
     "Hello": "The first frame of a connection",
@@ -99,21 +105,61 @@ SECTIONS = {
     "Chmod": "CHMOD: ",
     "Chown": "CHOWN: ",
     "Symlink": "SYMLINK: ",
+    "Copy": "COPY: ",
+    "Hash": "HASH: ",
+    "HashReply": "HASH: ",
+    "Notice": "A *notice* is",
+    "Resize": "RESIZE: ",
+    "Watch": "WATCH: ",
+    "Watching": "WATCH: ",
+    "Change": "WATCH: ",
+    "Ports": "PORTS: ",
+    "PortEntry": "PORTS: ",
+    "Dial": "DIAL: ",
+    "Dialled": "DIAL: ",
+    "DialDone": "DIAL: ",
+    "Pack": "PACK: ",
+    "Unpack": "UNPACK: ",
+    "TreeInfo": "*tree* is",
+    "TreeEntry": "| 1 | ENTRY",
+    "TreeSkipped": "| 4 | SKIPPED",
+    "TreeEnd": "| 5 | TREE_END",
 }
 
 
-@pytest.mark.parametrize("name", sorted(set(_MESSAGES) - {"Empty"}))
+@pytest.mark.parametrize("name", sorted(set(MESSAGES) - {"Empty"}))
 def test_every_tag_is_documented(name: str) -> None:
     document = " ".join(DOCUMENT.read_text().split())  # however its lines are broken
     start = " ".join(SECTIONS[name].split())
     assert start in document, f"wire.md does not describe {name}"
     section = document[document.index(start) :][:1200]
     common = "Every file request has `path` 1" in document
-    for field in dataclasses.fields(_MESSAGES[name]):  # type: ignore[arg-type]
+    inherited = {
+        item.name for base in MESSAGES[name].__bases__ if base in MESSAGES.values() for item in dataclasses.fields(base)
+    }  # type: ignore[arg-type]
+    for field in dataclasses.fields(MESSAGES[name]):  # type: ignore[arg-type]
+        if field.name in inherited:
+            continue
         tag, word = field.metadata["tag"], NAMES.get(field.name, field.name)
         if common and (word, tag) in (("path", 1), ("user", 2)) and name in FILE_REQUESTS:
             continue
         assert re.search(rf"`{word}`\s+{tag}\b", section), f"wire.md does not say that {name}.{word} is {tag}"
 
 
-FILE_REQUESTS = {"Read", "Write", "ListDir", "Stat", "MkDir", "Remove", "Rename", "Chmod", "Chown", "Symlink"}
+FILE_REQUESTS = {
+    "Read",
+    "Write",
+    "ListDir",
+    "Stat",
+    "MkDir",
+    "Remove",
+    "Rename",
+    "Chmod",
+    "Chown",
+    "Symlink",
+    "Copy",
+    "Hash",
+    "Watch",
+    "Pack",
+    "Unpack",
+}

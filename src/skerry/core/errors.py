@@ -18,6 +18,7 @@ SkerryError
 ├── CommandNotFound (FileNotFoundError)     COMMAND_NOT_FOUND
 ├── CommandFailed                           COMMAND_FAILED      `check=True`; carries the result
 │   └── OutOfMemory (MemoryError)           OUT_OF_MEMORY
+├── PortClosed (ConnectionRefusedError)     PORT_CLOSED
 └── FileError (OSError)                     IO_ERROR
     ├── FileMissing (FileNotFoundError)     FILE_NOT_FOUND
     ├── PermissionDenied (PermissionError)  PERMISSION_DENIED
@@ -164,6 +165,12 @@ class OutOfMemory(CommandFailed, MemoryError):
     hint = "give the sandbox more memory: resources=Resources(memory=…) or set_limits(memory=…)"
 
 
+class PortClosed(SkerryError, ConnectionRefusedError):
+    code = "PORT_CLOSED"
+    retryable = True
+    hint = "start the server first, or wait for it with ports.wait"
+
+
 class FileError(SkerryError, OSError):
     code = "IO_ERROR"
 
@@ -229,6 +236,8 @@ AGENT_ERRORS: dict[str, type[SkerryError]] = {
         DiskFull,
         ReadOnly,
         FileError,
+        Conflict,
+        PortClosed,
         CommandNotFound,
         InvalidArgument,
         ProcessNotFound,

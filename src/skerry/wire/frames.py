@@ -49,6 +49,14 @@ class Type(IntEnum):
     CHMOD = 0x27
     CHOWN = 0x28
     SYMLINK = 0x29
+    COPY = 0x2A
+    HASH = 0x2B
+    RESIZE = 0x30
+    WATCH = 0x40
+    PORTS = 0x50
+    DIAL = 0x51
+    PACK = 0x60
+    UNPACK = 0x61
 
 
 class FrameError(ValueError):

@@ -1,0 +1,251 @@
+"""Messages of files, watching and trees. See docs/design/wire.md."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import ClassVar
+
+from skerry.wire.codec import Message, message, tag
+from skerry.wire.fields import FieldError
+from skerry.wire.frames import Type
+
+_ENTRY = struct.Struct("<I")
+
+
+@message
+class FileInfoMessage(Message):
+    path: bytes = tag(1)
+    type_name: str = tag(2)
+    size: int = tag(3)
+    mode: int = tag(4)
+    uid: int = tag(5)
+    gid: int = tag(6)
+    mtime_ns: int = tag(7)
+    target: bytes = tag(8, default=b"")
+    inode: int = tag(9)
+    owner: str = tag(10, default="")
+    group: str = tag(11, default="")
+    etag: str = tag(12, default="")
+
+
+@message
+class TreeInfo(FileInfoMessage):
+    """The *info* of a tree's root, with what PACK will send or what UNPACK and COPY have done."""
+
+    total_entries: int | None = tag(13, default=None)
+    total_bytes: int | None = tag(14, default=None)
+    files: int = tag(15, default=0)
+    directories: int = tag(16, default=0)
+    links: int = tag(17, default=0)
+    content_bytes: int = tag(18, default=0)
+    xattrs_lost: int = tag(19, default=0)
+
+
+@message
+class Read(Message):
+    type: ClassVar[Type | None] = Type.READ
+    path: bytes = tag(1)
+    user: str = tag(2, default="")
+    offset: int = tag(3, default=0)
+    length: int | None = tag(4, default=None)
+    window: int = tag(6, default=256 * 1024)
+
+
+@message
+class ReadDone(Message):
+    bytes_read: int = tag(1)
+
+
+@message
+class Write(Message):
+    type: ClassVar[Type | None] = Type.WRITE
+    path: bytes = tag(1)
+    user: str = tag(2, default="")
+    mode: int | None = tag(3, default=None)
+    flags: int = tag(4, default=0)
+    if_match: str | None = tag(5, default=None)
+
+
+@message
+class ListDir(Message):
+    type: ClassVar[Type | None] = Type.LIST
+    path: bytes = tag(1)
+    user: str = tag(2, default="")
+    depth: int = tag(3, default=1)
+    window: int = tag(6, default=256 * 1024)
+
+
+@message
+class Count(Message):
+    count: int = tag(1)
+
+
+@message
+class Stat(Message):
+    type: ClassVar[Type | None] = Type.STAT
+    path: bytes = tag(1)
+    user: str = tag(2, default="")
+    flags: int = tag(3, default=0)
+
+
+@message
+class MkDir(Message):
+    type: ClassVar[Type | None] = Type.MKDIR
+    path: bytes = tag(1)
+    user: str = tag(2, default="")
+    mode: int | None = tag(3, default=None)
+    flags: int = tag(4, default=0)
+
+
+@message
+class Remove(Message):
+    type: ClassVar[Type | None] = Type.REMOVE
+    path: bytes = tag(1)
+    user: str = tag(2, default="")
+    flags: int = tag(3, default=0)
+
+
+@message
+class Rename(Message):
+    type: ClassVar[Type | None] = Type.RENAME
+    path: bytes = tag(1)
+    user: str = tag(2, default="")
+    target: bytes = tag(3)
+    flags: int = tag(4, default=0)
+
+
+@message
+class Chmod(Message):
+    type: ClassVar[Type | None] = Type.CHMOD
+    path: bytes = tag(1)
+    user: str = tag(2, default="")
+    mode: int = tag(3)
+
+
+@message
+class Chown(Message):
+    type: ClassVar[Type | None] = Type.CHOWN
+    path: bytes = tag(1)
+    user: str = tag(2, default="")
+    owner: str | None = tag(3, default=None)
+    group: str | None = tag(4, default=None)
+
+
+@message
+class Symlink(Message):
+    type: ClassVar[Type | None] = Type.SYMLINK
+    path: bytes = tag(1)
+    user: str = tag(2, default="")
+    target: bytes = tag(3)
+
+
+@message
+class Copy(Message):
+    type: ClassVar[Type | None] = Type.COPY
+    path: bytes = tag(1)
+    user: str = tag(2, default="")
+    target: bytes = tag(3)
+    flags: int = tag(4, default=0)
+
+
+@message
+class Hash(Message):
+    type: ClassVar[Type | None] = Type.HASH
+    path: bytes = tag(1)
+    user: str = tag(2, default="")
+    length: int | None = tag(3, default=None)
+
+
+@message
+class HashReply(Message):
+    sha256: bytes = tag(1)
+    bytes_hashed: int = tag(2)
+    entries: int = tag(3, default=1)
+
+
+@message
+class Watch(Message):
+    type: ClassVar[Type | None] = Type.WATCH
+    path: bytes = tag(1)
+    user: str = tag(2, default="")
+    flags: int = tag(3, default=0)
+    window: int = tag(6, default=256 * 1024)
+
+
+@message
+class Watching(Message):
+    directories: int = tag(1)
+
+
+@message
+class Change(Message):
+    """One event of a WATCH."""
+
+    kind: str = tag(1)
+    path: bytes = tag(2, default=b"")
+    type_name: str = tag(3, default="")
+    source: bytes = tag(4, default=b"")
+
+
+@message
+class Pack(Message):
+    type: ClassVar[Type | None] = Type.PACK
+    path: bytes = tag(1)
+    user: str = tag(2, default="")
+    flags: int = tag(3, default=0)
+    exclude: tuple[bytes, ...] = tag(4, default=())
+    max_size: int | None = tag(5, default=None)
+    window: int = tag(6, default=256 * 1024)
+
+
+@message
+class Unpack(Message):
+    type: ClassVar[Type | None] = Type.UNPACK
+    path: bytes = tag(1)
+    user: str = tag(2, default="")
+    flags: int = tag(3, default=0)
+
+
+@message
+class TreeEntry(Message):
+    """The ENTRY of a tree stream."""
+
+    path: bytes = tag(1)
+    type_name: str = tag(2)
+    mode: int = tag(3, default=0)
+    mtime_ns: int = tag(4, default=0)
+    size: int = tag(5, default=0)
+    target: bytes = tag(6, default=b"")
+    same_as: bytes | None = tag(7, default=None)
+    xattr: tuple[bytes, ...] = tag(8, default=())
+
+
+@message
+class TreeSkipped(Message):
+    """The SKIPPED of a tree stream."""
+
+    path: bytes = tag(1)
+    reason: str = tag(2)
+
+
+@message
+class TreeEnd(Message):
+    """The TREE_END of a tree stream."""
+
+    entries: int = tag(1)
+    content_bytes: int = tag(2)
+
+
+def iter_entries(data: bytes | memoryview) -> Iterator[FileInfoMessage]:
+    """The directory entries in the bytes of a LIST's DATA frame. Raises FieldError."""
+    view, position = memoryview(data), 0
+    while position < len(view):
+        if len(view) - position < _ENTRY.size:
+            raise FieldError("an entry's length is cut off")
+        (length,) = _ENTRY.unpack_from(view, position)
+        position += _ENTRY.size
+        if length > len(view) - position:
+            raise FieldError("an entry does not fit in its frame")
+        yield FileInfoMessage.decode(bytes(view[position : position + length]))
+        position += length
