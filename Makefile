@@ -82,6 +82,12 @@ soak: ## the long counts: CRASH_ROUNDS (500) kills, five minutes of fuzzing for 
 		$(PYTEST) -m soak --timeout=14400 $(PYTEST_ARGS)
 	@$(MAKE) fuzz FUZZ_SECONDS=300
 
+.PHONY: mutants
+mutants: ## break the code on purpose, one way at a time: each named test must fail (MUTANT="name" for one)
+	@tools/setup.sh test
+	@$(MAKE) native
+	$(PYTHON) tests/mutants/run.py $(if $(MUTANT),--only "$(MUTANT)")
+
 .PHONY: fuzz
 fuzz: ## fuzz both decoders for FUZZ_SECONDS (60) each
 	@tools/setup.sh test

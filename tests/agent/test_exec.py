@@ -168,6 +168,16 @@ def test_a_reader_without_credit_holds_the_process_back(connection: Connection) 
     assert (len(stdout), stderr, exit.exit_code) == (2_999_000, b"x\n", 0)
 
 
+def test_what_is_in_the_pipe_at_the_exit_is_not_lost(connection: Connection) -> None:
+    """The ring is full, the rest is in the pipe, and the process has ended before anybody reads."""
+    size = 256 * 1024 + 50_000
+    stream, started = connection.start("/usr/bin/head", "-c", str(size), "/dev/zero", flags=1, window=0)
+    wait_until(lambda: not Path(f"/proc/{started.pid}").exists())
+    connection.credit(stream, 1, 1 << 30)
+    exit, stdout, _ = connection.output(stream)
+    assert (len(stdout), exit.stdout_bytes, exit.exit_code) == (size, size, 0)
+
+
 def test_binary_output_is_not_changed(connection: Connection, work: Path) -> None:
     content = os.urandom(3_000_000)
     (work / "blob").write_bytes(content)

@@ -62,6 +62,11 @@ def _run(*, create: float, run: float) -> Results:
         "skerry.download 64 MB": [0.05],
         "docker.create": [0.25],
         "docker.exec": [0.04],
+        "pty.key": [0.0001],
+        "skerry.key": [0.0004],
+        "tree.cp": [2.0],
+        "skerry.tree upload": [3.0],
+        "skerry.tree download": [3.0],
     }
     results.at_once = {
         "skerry": [Crowd(asked=2, seconds=[0.01, 0.01], wall=1)],

@@ -125,6 +125,18 @@ def test_killed_clients_leave_exactly_what_they_own(skerry_home: Path, capsys: p
     assert inventory.left(before, after) == {}
 
 
+def test_a_killed_client_takes_its_leased_sandbox_along(skerry_home: Path) -> None:
+    Sandbox.list()
+    before = inventory.take(skerry_home)
+    with subprocess.Popen([sys.executable, str(VICTIM), "hold", "held"], stdout=subprocess.PIPE, text=True) as victim:
+        assert victim.stdout is not None
+        assert any(line == "entered held\n" for line in victim.stdout)
+        victim.kill()
+    sweep()
+    assert [info for info in Sandbox.list() if info.name == "held"] == []
+    assert inventory.left(before, inventory.settle(skerry_home, before)) == {}
+
+
 def test_a_killed_agent_fails_its_sandbox_and_keeps_its_files(skerry_home: Path) -> None:
     from skerry.providers.local import record
 

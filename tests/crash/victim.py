@@ -44,6 +44,12 @@ def lease(prefix: str) -> None:
         say("destroyed", name)
 
 
+def hold(prefix: str) -> None:
+    with make(prefix) as sandbox:
+        say("entered", prefix)
+        sandbox.exec("sleep 300")
+
+
 def run(prefix: str) -> None:
     sandbox = make(prefix)
     say("go")
@@ -73,5 +79,13 @@ def destroy(prefix: str) -> None:
 
 
 if __name__ == "__main__":
-    modes = {"create": create, "lease": lease, "exec": run, "transfer": transfer, "destroy": destroy, "open": opened}
+    modes = {
+        "create": create,
+        "lease": lease,
+        "exec": run,
+        "transfer": transfer,
+        "destroy": destroy,
+        "open": opened,
+        "hold": hold,
+    }
     modes[sys.argv[1]](sys.argv[2])

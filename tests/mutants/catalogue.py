@@ -1,0 +1,250 @@
+"""Deliberate breakages, each with the test that must catch it. `make mutants` tries them one at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """`old`, which is in `file` exactly once, becomes `new`; then `test` must fail."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    test: str
+
+
+MUTANTS = [
+    # -- agent: processes
+    Mutant(
+        "a kill reaches only the leader's group",
+        "agent/supervise.c",
+        "        tree_kill(getpid(), NULL, 0);\n",
+        "        break;\n",
+        "tests/e2e/test_promises.py::test_a_stubborn_process_tree_is_gone_at_the_timeout[user]",
+    ),
+    Mutant(
+        "a signal is lost",
+        "agent/supervise.c",
+        "                kill(-main, order.signal);\n",
+        "                (void)main;\n",
+        "tests/agent/test_processes.py::test_a_signal_reaches_the_group[release]",
+    ),
+    Mutant(
+        "an exit code is always 0",
+        "agent/proc.c",
+        "put_int(b, code_tag, WEXITSTATUS(p->wait_status));",
+        "put_int(b, code_tag, 0);",
+        "tests/agent/test_exec.py::test_output_and_exit_code_come_back[release]",
+    ),
+    Mutant(
+        "a death by a signal is a normal exit",
+        "agent/proc.c",
+        '    if (!WIFSIGNALED(p->wait_status))\n        return "exited";',
+        '    if (WIFSIGNALED(p->wait_status))\n        return "exited";',
+        "tests/agent/test_exec.py::test_death_by_a_signal_is_reported[release-15]",
+    ),
+    Mutant(
+        "a replay starts one byte late",
+        "agent/attach.c",
+        "    *pos = since < 0 ? r->end : (uint64_t)since;\n",
+        "    *pos = since <= 0 ? (since ? r->end : r->start) : (uint64_t)since + 1;\n",
+        "tests/agent/test_processes.py::test_a_detached_process_runs_on_and_can_be_replayed[release]",
+    ),
+    Mutant(
+        "a full ring drops a byte too many",
+        "agent/ring.c",
+        "    r->start += drop;\n    return room + drop;\n",
+        "    r->start += drop + 1;\n    return room + drop;\n",
+        "tests/agent/test_processes.py::test_a_full_ring_keeps_its_last_mebibyte_to_the_byte[release]",
+    ),
+    Mutant(
+        "an unattached process is held back",
+        "agent/output.c",
+        "    return a ? a->pos[o->channel] : o->ring.end;",
+        "    return a ? a->pos[o->channel] : o->ring.start;",
+        "tests/agent/test_processes.py::test_with_nobody_attached_a_process_never_blocks_and_the_gap_is_reported[release]",
+    ),
+    Mutant(
+        "a viewer holds the process back",
+        "agent/attach.c",
+        "    if (!a->view)\n        attach_control(a);",
+        "    attach_control(a);",
+        "tests/agent/test_processes.py::test_a_viewer_never_holds_the_process_back_and_jumps[release]",
+    ),
+    Mutant(
+        "a closed foreground stream leaves its command",
+        "agent/attach.c",
+        "    if (owner && p->state != P_ENDED)\n",
+        "    if (owner && p->state == P_ENDED)\n",
+        "tests/agent/test_exec.py::test_closing_a_foreground_stream_kills_its_tree[release]",
+    ),
+    Mutant(
+        "the end of input is not passed on",
+        "agent/input.c",
+        "    p->in.ended = p->in.ended || end;\n",
+        "    p->in.ended = p->in.ended && end;\n",
+        "tests/agent/test_exec.py::test_megabytes_of_stdin_pass_through_cat[release]",
+    ),
+    Mutant(
+        "the last output before the exit is dropped",
+        "agent/output.c",
+        "    o->state = OUT_LAST;\n    o->left = (uint64_t)available;",
+        "    o->state = OUT_LAST;\n    o->left = 1;",
+        "tests/agent/test_exec.py::test_what_is_in_the_pipe_at_the_exit_is_not_lost[release]",
+    ),
+    # -- agent: connections
+    Mutant(
+        "any token is the right one",
+        "agent/conn.c",
+        "    if (!token_matches(token))\n",
+        "    if (!token_matches(agent.token))\n",
+        "tests/agent/test_protocol.py::test_a_wrong_token_is_refused[release-wrong]",
+    ),
+    Mutant(
+        "the deadline does not end the agent",
+        "agent/main.c",
+        "        if (agent.ending || (agent.deadline && now_ms() >= agent.deadline))",
+        "        if (agent.ending)",
+        "tests/agent/test_protocol.py::test_the_deadline_of_boot_ends_the_agent[release]",
+    ),
+    # -- agent: files
+    Mutant(
+        "a write follows the mode it is given, not the file's",
+        "agent/fscontent.c",
+        "    w->mode = old->st_mode & 07777;\n",
+        "",
+        "tests/agent/test_files.py::test_a_write_keeps_mode_and_owner[release]",
+    ),
+    Mutant(
+        "a write that is given up leaves its temporary file",
+        "agent/fscontent.c",
+        "    struct writing *w = (struct writing *)job;\n\n    if (*w->temp)\n        unlinkat(w->dir, w->temp, 0);\n    if (w->fd >= 0)",
+        "    struct writing *w = (struct writing *)job;\n\n    if (w->fd >= 0)",
+        "tests/agent/test_files.py::test_a_write_given_up_leaves_the_old_file_and_no_temporary[release]",
+    ),
+    Mutant(
+        "file work is done with root's rights",
+        "agent/fsworker.c",
+        "    return user->uid == 0 || syscall(SYS_capset, &header, none) == 0;",
+        "    setfsuid(0);\n    return (void)header, (void)none, true;",
+        "tests/agent/test_files.py::test_the_users_rights_are_what_counts[release]",
+    ),
+    Mutant(
+        "a removal takes a link for what it points to",
+        "agent/fsremove.c",
+        "    if (lstat(path, &st) < 0)\n",
+        "    if (stat(path, &st) < 0)\n",
+        "tests/agent/test_files.py::test_remove_takes_files_links_and_empty_directories[release]",
+    ),
+    Mutant(
+        "a special file is opened",
+        "agent/fscontent.c",
+        "    return S_ISREG(mode) ? 0 : S_ISDIR(mode) ? EISDIR : NOT_A_FILE_ERRNO;",
+        "    return S_ISDIR(mode) ? EISDIR : 0;",
+        "tests/agent/test_files.py::test_special_files_are_not_opened[release]",
+    ),
+    # -- wire, Python
+    Mutant(
+        "a frame above the limit is taken",
+        "src/skerry/wire/frames.py",
+        "                if length > MAX_PAYLOAD:\n",
+        "                if length > 2 * MAX_PAYLOAD:\n",
+        "tests/wire/test_frames.py::test_a_length_above_the_limit_is_refused_before_any_payload",
+    ),
+    # -- SDK
+    Mutant(
+        "an exit without a code is a success",
+        "src/skerry/sdk/running.py",
+        "            sound = code is not None and 0 <= code <= 255 and signal is None",
+        "            sound = code is None or 0 <= code <= 255",
+        "tests/sdk/test_hostile_agent.py::test_exec_ends_with_corrupted_after",
+    ),
+    Mutant(
+        "more data than was granted is taken",
+        "src/skerry/sdk/stream.py",
+        "        if size > flow.credit:\n",
+        "        if size > 1 << 40:\n",
+        "tests/sdk/test_hostile_agent.py::test_exec_ends_with_corrupted_after",
+    ),
+    Mutant(
+        "the dropped middle of the output is not counted",
+        "src/skerry/sdk/output.py",
+        "        return self.total - len(self._head) - min(len(self._tail), self._tail_limit)",
+        "        return 0",
+        "tests/sdk/test_output.py::test_the_first_and_the_last_bytes_are_kept_and_the_rest_counted",
+    ),
+    Mutant(
+        "credit is given before the bytes are used",
+        "src/skerry/sdk/stream.py",
+        "        flow.offset, flow.ended = offset + size, end\n        flow.credit -= size\n",
+        "        flow.offset, flow.ended = offset + size, end\n        self.session.queue(credit_frame(self.id, channel, size), soon=True)\n",
+        "tests/sdk/test_session.py::test_a_stream_nobody_reads_gives_no_credit",
+    ),
+    Mutant(
+        "cancelling leaves the command running",
+        "src/skerry/sdk/stream.py",
+        "            self.session.close_stream(self.id)\n            self._finish()\n",
+        "            self._finish()\n",
+        "tests/sdk/test_session.py::test_cancelling_exec_closes_the_stream_at_once",
+    ),
+    Mutant(
+        "an option without a feature is ignored",
+        "src/skerry/sdk/options.py",
+        '        if value is not None:\n            raise Unsupported(f"{option} is not supported yet", option=option)\n',
+        '        if value is Unsupported:\n            raise Unsupported(f"{option} is not supported yet", option=option)\n',
+        "tests/sdk/test_options.py::test_an_option_without_a_feature_is_unsupported",
+    ),
+    # -- local provider
+    Mutant(
+        "a failed create leaves its folder",
+        "src/skerry/providers/local/engine.py",
+        "        except BaseException:\n            self._tear_down(record)\n            raise\n        finally:\n            lock.release()",
+        "        finally:\n            lock.release()",
+        "tests/providers/test_local.py::test_a_runtime_that_fails_leaves_nothing",
+    ),
+    Mutant(
+        "a destroyed sandbox's cgroup stays",
+        "src/skerry/providers/local/engine.py",
+        "            record.init.kill(KILL_TIMEOUT)\n        self.cgroups.remove(record.id, KILL_TIMEOUT)\n",
+        "            record.init.kill(KILL_TIMEOUT)\n",
+        "tests/crash/test_crash.py::test_a_killed_client_takes_its_leased_sandbox_along",
+    ),
+    Mutant(
+        "two sandboxes may share an id range",
+        "src/skerry/providers/local/store.py",
+        "            except FileExistsError:\n                continue\n            return dataclasses.replace(record, slot=slot)",
+        "            except FileExistsError:\n                pass\n            return dataclasses.replace(record, slot=0)",
+        "tests/providers/test_local.py::test_two_sandboxes_never_share_ids",
+    ),
+    Mutant(
+        "a taken name is given again",
+        "src/skerry/providers/local/store.py",
+        '                raise Conflict(f"the name {link.name!r} is taken", hint="choose another, or destroy its sandbox")\n',
+        "                continue\n",
+        "tests/providers/test_local.py::test_a_taken_name_is_a_conflict_and_destroy_frees_it",
+    ),
+    Mutant(
+        "a dead client's lease is not noticed",
+        "src/skerry/providers/local/engine.py",
+        "        if record.expired() or record.abandoned():\n            self._tear_down(record)",
+        "        if record.expired():\n            self._tear_down(record)",
+        "tests/crash/test_crash.py::test_a_killed_client_takes_its_leased_sandbox_along",
+    ),
+    Mutant(
+        "a sandbox's mounts are seen on the host",
+        "launcher/launcher.c",
+        '    if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL)) die("private mounts");\n',
+        '    if (mount(NULL, "/sys", NULL, MS_REC | MS_PRIVATE, NULL)) die("private mounts");\n',
+        "tests/crash/test_crash.py::test_a_killed_client_takes_its_leased_sandbox_along",
+    ),
+    Mutant(
+        "an open sandbox reaches private ranges",
+        "src/skerry/providers/local/network.py",
+        '        iifname "{PREFIX}*" ip daddr {{ {_BLOCKED} }} reject with icmpx admin-prohibited\n',
+        "",
+        "tests/isolation/test_network.py::test_open_network_does_not_reach_private_ranges",
+    ),
+]

@@ -1,0 +1,184 @@
+"""Applies each mutant to a copy of the tree, runs the test that must catch it, and says which were not caught.
+
+python tests/mutants/run.py [--only NAME] [--list]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ET
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from tests.mutants.catalogue import MUTANTS, Mutant  # noqa: E402
+
+LIMIT = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    caught: bool
+    why: str
+    seconds: float
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--only", metavar="NAME", action="append", help="just this one; may be given again")
+    parser.add_argument("--list", action="store_true", help="print the names and stop")
+    arguments = parser.parse_args()
+    chosen = [mutant for mutant in MUTANTS if not arguments.only or mutant.name in arguments.only]
+    if not chosen:
+        parser.error("no such mutant")
+    if arguments.list:
+        for mutant in chosen:
+            print(f"{mutant.name:45} {mutant.test}")
+        return 0
+    _enter_mount_namespace()
+    with tempfile.TemporaryDirectory(prefix="skm-", dir="/var/tmp") as folder:
+        return _run_all(_copy(Path(folder) / "tree"), chosen)
+
+
+def _run_all(tree: Path, mutants: list[Mutant]) -> int:
+    print(f"{len(mutants)} mutants; first, every named test passes on the unchanged code", flush=True)
+    if not _build(tree):
+        print("error: the unchanged code does not build", file=sys.stderr)
+        return 1
+    failed = _failures(tree, sorted({mutant.test for mutant in mutants}), limit=len(mutants) * LIMIT)
+    if failed != []:
+        print(f"error: fails on the unchanged code: {failed}", file=sys.stderr)
+        return 1
+    survivors = []
+    for number, mutant in enumerate(mutants, 1):
+        verdict = _try(tree, mutant)
+        mark = "caught  " if verdict.caught else "SURVIVED"
+        print(f"{number:3}/{len(mutants)} {mark} {mutant.name:48} {verdict.seconds:5.1f} s  {verdict.why}", flush=True)
+        if not verdict.caught:
+            survivors.append(mutant.name)
+    print(f"{len(mutants) - len(survivors)} of {len(mutants)} mutants were caught by their named test")
+    return 1 if survivors else 0
+
+
+def _enter_mount_namespace() -> None:
+    """What a broken launcher leaves mounted is seen by the tests and goes with this process; the machine never has it."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    private, shared, recursive, new_mounts = 1 << 18, 1 << 20, 1 << 14, 0x20000
+    for call in (
+        lambda: libc.unshare(new_mounts),
+        lambda: libc.mount(None, b"/", None, recursive | private, None),
+        lambda: libc.mount(None, b"/", None, recursive | shared, None),
+    ):
+        if call() != 0:
+            raise SystemExit(f"error: no mount namespace: {os.strerror(ctypes.get_errno())}; run it as root")
+
+
+def _copy(tree: Path) -> Path:
+    """The files of the repository as they are now, and what is built, so that only what a mutant touches is rebuilt."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+    )
+    names = [name for name in listed.stdout.decode().split("\0") if name and (ROOT / name).exists()]
+    for name in names:
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, tree / name)
+    for built in ("agent/build", "launcher/build", "src/skerry/_bin"):
+        if (ROOT / built).exists():
+            shutil.copytree(ROOT / built, tree / built)
+    (tree / ".venv").symlink_to(ROOT / ".venv")
+    return tree
+
+
+def _try(tree: Path, mutant: Mutant) -> Verdict:
+    started = time.monotonic()
+    path = tree / mutant.file
+    original = path.read_bytes()
+    text = original.decode()
+    if text.count(mutant.old) != 1:
+        return Verdict(False, f"its text is {text.count(mutant.old)} times in {mutant.file}", 0.0)
+    try:
+        path.write_text(text.replace(mutant.old, mutant.new))
+        if not _build(tree):
+            return Verdict(False, "it does not build, which proves nothing", time.monotonic() - started)
+        failed = _failures(tree, [mutant.test], limit=LIMIT)
+    finally:
+        path.write_bytes(original)
+        _build(tree)
+        _sweep(tree)
+    caught = failed is None or bool(failed)
+    why = "the run had to be ended" if failed is None else failed[0] if failed else f"{mutant.test} passed"
+    return Verdict(caught, why[:100], time.monotonic() - started)
+
+
+def _build(tree: Path) -> bool:
+    done = subprocess.run(["make", "native"], cwd=tree, capture_output=True, text=True)
+    return done.returncode == 0
+
+
+def _environment(tree: Path) -> dict[str, str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("SKERRY_", "PYTEST_", "SOAK"))}
+    return clean | {"PYTHONPATH": str(tree / "src")}
+
+
+def _failures(tree: Path, tests: list[str], *, limit: float) -> list[str] | None:
+    """The tests that failed, with the reason's first line; None: the run did not end in time, or not by itself."""
+    report = tree / "report.xml"
+    report.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", f"--junit-xml={report}", *tests]
+    # A session of its own: a broken agent or a hung test goes with everything it has started.
+    with subprocess.Popen(
+        command,
+        cwd=tree,
+        env=_environment(tree),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    ) as running:
+        try:
+            output, _ = running.communicate(timeout=limit)
+        except subprocess.TimeoutExpired:
+            os.killpg(running.pid, 9)
+            running.communicate()
+            return None
+    lines = output.decode(errors="replace").strip().splitlines()
+    if running.returncode == 3:  # pytest itself broke down afterwards, on what the mutant has left of the machine
+        return [line for line in lines if "::" in line and (" FAILED" in line or " ERROR" in line)]
+    if running.returncode not in (0, 1) or not report.exists():
+        raise SystemExit(f"error: pytest could not run {tests}: " + " | ".join(lines[-5:]))
+    cases = ET.parse(report).getroot().iter("testcase")
+    return [
+        f"{case.get('name')}: {(problem.get('message') or '').strip().splitlines()[0] if problem.get('message') else ''}"
+        for case in cases
+        for problem in [*case.findall("failure"), *case.findall("error")]
+    ]
+
+
+def _sweep(tree: Path) -> None:
+    """With the code as it was again: what a broken one has left behind goes."""
+    code = "import asyncio; from skerry.providers.local import LocalProvider; asyncio.run(LocalProvider().sweep())"
+    with tempfile.TemporaryDirectory(prefix="skm-", dir="/var/tmp") as home:
+        subprocess.run(
+            [sys.executable, "-c", code], cwd=tree, env=_environment(tree) | {"SKERRY_HOME": home}, capture_output=True
+        )
+    known = {link.readlink().name for link in Path("/run/skerry/slots").glob("*")}
+    for group in Path("/sys/fs/cgroup").glob("**/skerry/sb-*"):
+        if group.name not in known:
+            with contextlib.suppress(OSError):  # one in use is somebody else's
+                group.rmdir()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
