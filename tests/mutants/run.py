@@ -154,10 +154,11 @@ def _failures(tree: Path, tests: list[str], *, limit: float) -> list[str] | None
             running.communicate()
             return None
     lines = output.decode(errors="replace").strip().splitlines()
-    if running.returncode == 3:  # pytest itself broke down afterwards, on what the mutant has left of the machine
-        return [line for line in lines if "::" in line and (" FAILED" in line or " ERROR" in line)]
-    if running.returncode not in (0, 1) or not report.exists():
-        raise SystemExit(f"error: pytest could not run {tests}: " + " | ".join(lines[-5:]))
+    if not report.exists():  # pytest itself broke down afterwards, on what the mutant has left of the machine
+        failed = [line for line in lines if "::" in line and (" FAILED" in line or " ERROR" in line)]
+        if not failed:
+            raise SystemExit(f"error: pytest could not run {tests}: " + " | ".join(lines[-5:]))
+        return failed
     cases = ET.parse(report).getroot().iter("testcase")
     return [
         f"{case.get('name')}: {(problem.get('message') or '').strip().splitlines()[0] if problem.get('message') else ''}"
