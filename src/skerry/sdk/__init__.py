@@ -1,37 +1,47 @@
 """The sandbox object and everything it does, derived once for all providers."""
 
-from skerry.sdk._sync import Env, ExecStream, Files, Process, Processes, Sandbox
+from skerry.sdk._sync import Connection, Env, ExecStream, Files, Forward, Ports, Process, Processes, Sandbox, Watch
 from skerry.sdk.env import AsyncEnv
 from skerry.sdk.events import EventCallback, EventType
 from skerry.sdk.exec_stream import AsyncExecStream
 from skerry.sdk.files import AsyncFiles
 from skerry.sdk.listing import SandboxPage, SandboxStatus
 from skerry.sdk.output import OutputChunk, ProcessOutput
+from skerry.sdk.ports import AsyncConnection, AsyncForward, AsyncPorts
 from skerry.sdk.process import AsyncProcess
 from skerry.sdk.processes import AsyncProcesses
 from skerry.sdk.sandbox import AsyncSandbox
+from skerry.sdk.watch import AsyncWatch
 
 compute = Sandbox.create
 """Another word for `Sandbox.create`."""
 
 __all__ = [
+    "AsyncConnection",
     "AsyncEnv",
     "AsyncExecStream",
     "AsyncFiles",
+    "AsyncForward",
+    "AsyncPorts",
     "AsyncProcess",
     "AsyncProcesses",
     "AsyncSandbox",
+    "AsyncWatch",
+    "Connection",
     "Env",
     "EventCallback",
     "EventType",
     "ExecStream",
     "Files",
+    "Forward",
     "OutputChunk",
+    "Ports",
     "Process",
     "ProcessOutput",
     "Processes",
     "Sandbox",
     "SandboxPage",
     "SandboxStatus",
+    "Watch",
     "compute",
 ]
