@@ -14,7 +14,19 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src/skerry/sdk"
-MODULES = ("exec_stream", "env", "process", "processes", "terminal_stream", "terminal", "terminals", "files", "sandbox")
+MODULES = (
+    "exec_stream",
+    "env",
+    "process",
+    "processes",
+    "terminal_stream",
+    "terminal",
+    "terminals",
+    "watch",
+    "files",
+    "ports",
+    "sandbox",
+)
 TARGET = PACKAGE / "_sync.py"
 HEADER = """\
 \"\"\"The blocking API.

@@ -1,38 +1,61 @@
 """The sandbox object and everything it does, derived once for all providers."""
 
-from skerry.sdk._sync import Env, ExecStream, Files, Process, Processes, Sandbox, Terminal, Terminals, TerminalStream
+from skerry.sdk._sync import (
+    Connection,
+    Env,
+    ExecStream,
+    Files,
+    Forward,
+    Ports,
+    Process,
+    Processes,
+    Sandbox,
+    Terminal,
+    Terminals,
+    TerminalStream,
+    Watch,
+)
 from skerry.sdk.env import AsyncEnv
 from skerry.sdk.events import EventCallback, EventType
 from skerry.sdk.exec_stream import AsyncExecStream
 from skerry.sdk.files import AsyncFiles
 from skerry.sdk.listing import SandboxPage, SandboxStatus
 from skerry.sdk.output import OutputChunk, ProcessOutput, TerminalChunk, TerminalOutput
+from skerry.sdk.ports import AsyncConnection, AsyncForward, AsyncPorts
 from skerry.sdk.process import AsyncProcess
 from skerry.sdk.processes import AsyncProcesses
 from skerry.sdk.sandbox import AsyncSandbox
 from skerry.sdk.terminal import AsyncTerminal
 from skerry.sdk.terminal_stream import AsyncTerminalStream
 from skerry.sdk.terminals import AsyncTerminals
+from skerry.sdk.watch import AsyncWatch
 
 compute = Sandbox.create
 """Another word for `Sandbox.create`."""
 
 __all__ = [
+    "AsyncConnection",
     "AsyncEnv",
     "AsyncExecStream",
     "AsyncFiles",
+    "AsyncForward",
+    "AsyncPorts",
     "AsyncProcess",
     "AsyncProcesses",
     "AsyncSandbox",
     "AsyncTerminal",
     "AsyncTerminalStream",
     "AsyncTerminals",
+    "AsyncWatch",
+    "Connection",
     "Env",
     "EventCallback",
     "EventType",
     "ExecStream",
     "Files",
+    "Forward",
     "OutputChunk",
+    "Ports",
     "Process",
     "ProcessOutput",
     "Processes",
@@ -44,5 +67,6 @@ __all__ = [
     "TerminalOutput",
     "TerminalStream",
     "Terminals",
+    "Watch",
     "compute",
 ]

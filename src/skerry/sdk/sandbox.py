@@ -26,6 +26,7 @@ from skerry.sdk.listing import SandboxPage, SandboxStatus, select, spec_of
 from skerry.sdk.log import log
 from skerry.sdk.options import ResourceOptions, build_spec, check_lifetime, check_resources
 from skerry.sdk.output import OUTPUT_LIMIT
+from skerry.sdk.ports import AsyncPorts
 from skerry.sdk.processes import AsyncProcesses
 from skerry.sdk.terminals import COLS, ROWS, AsyncTerminals
 from skerry.wire import Life, LifeReply, Stats, StatsReply
@@ -51,6 +52,7 @@ class AsyncSandbox:
         self._processes = AsyncProcesses(self._link)
         self._terminals = AsyncTerminals(self._link)
         self._env = AsyncEnv(self._link)
+        self._ports = AsyncPorts(self._link)
 
     @classmethod
     async def create(
@@ -209,17 +211,19 @@ class AsyncSandbox:
         except BaseException:
             self._link.destroyed = False
             raise
+        await self._ports._close()
         await self._link.close()
         self._log.add("destroyed")
         await self._log.finish(READY_GUARD)
         log.info("destroyed %s", self.id, extra=self._link.fields("destroy", started))
 
     async def close(self) -> None:
-        """Close the connection and end the callbacks of `on`; the sandbox goes on.
+        """Close the connection, end forwards and the callbacks of `on`; the sandbox goes on.
 
         One entered by `async with` is tied to the connection and ends with it.
         """
         self._log.stop()
+        await self._ports._close()
         await self._link.close()
 
     async def reconnect(self) -> None:
@@ -266,6 +270,11 @@ class AsyncSandbox:
     def env(self) -> AsyncEnv:
         """The environment of later commands."""
         return self._env
+
+    @property
+    def ports(self) -> AsyncPorts:
+        """Its TCP ports."""
+        return self._ports
 
     async def info(self) -> SandboxInfo:
         """What the provider knows about it now. Raises SandboxNotFound."""
