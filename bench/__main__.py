@@ -16,7 +16,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bench import crowd, goals, report
+from bench import crowd, daily, goals, report
 from bench.box import Backend
 from bench.interleave import interleave
 from bench.leftovers import leftovers
@@ -40,10 +40,24 @@ class Counts:
     bursts: int
     alive: int
     docker_alive: int
+    trees: int
+    tree_files: int
 
 
-FULL = Counts(rounds=60, docker_rounds=30, many=100, docker_many=100, bursts=3, alive=1000, docker_alive=50)
-QUICK = Counts(rounds=5, docker_rounds=3, many=20, docker_many=10, bursts=1, alive=50, docker_alive=5)
+FULL = Counts(
+    rounds=60,
+    docker_rounds=30,
+    many=100,
+    docker_many=100,
+    bursts=3,
+    alive=1000,
+    docker_alive=50,
+    trees=4,
+    tree_files=50_000,
+)
+QUICK = Counts(
+    rounds=5, docker_rounds=3, many=20, docker_many=10, bursts=1, alive=50, docker_alive=5, trees=1, tree_files=2_000
+)
 
 
 def parse(arguments: list[str]) -> tuple[Counts, bool]:
@@ -58,6 +72,8 @@ def parse(arguments: list[str]) -> tuple[Counts, bool]:
         "bursts": "how often that many are created at once",
         "alive": "how many alive at the same time; 0 for none",
         "docker-alive": "the same for Docker",
+        "trees": "how often a whole tree is moved each way; 0 for never",
+        "tree-files": "how many files it has",
     }.items():
         default = f"{getattr(FULL, name.replace('-', '_'))}, with --quick {getattr(QUICK, name.replace('-', '_'))}"
         parser.add_argument(f"--{name}", type=int, metavar="N", help=f"{text} ({default})")
@@ -94,6 +110,7 @@ async def measure(counts: Counts, directory: Path, skerry: SkerryBackend, result
                 other = await enter_docker(stack, directory, results)
             backends.append((other, counts.docker_rounds, counts.docker_many, counts.docker_alive))
         await one_at_a_time(backends, counts.rounds, directory, skerry, results, progress)
+        await daily_life(counts, directory / "daily", skerry, results, progress)
         await many(backends, counts.bursts, results, progress)
         for backend, _, _, n in backends:
             if n:
@@ -128,6 +145,18 @@ async def one_at_a_time(
         ops += await blocking_ops(stack, skerry, rounds)
         with stage(progress, "one at a time", rounds) as advance:
             await interleave(ops, rounds, results, advance)
+
+
+async def daily_life(
+    counts: Counts, directory: Path, skerry: SkerryBackend, results: Results, progress: Progress
+) -> None:
+    with stage(progress, f"make a tree of {counts.tree_files:,} files", 1):
+        await asyncio.to_thread(daily.make_tree, directory, counts.tree_files)
+    results.facts["tree_files"] = counts.tree_files
+    async with AsyncExitStack() as stack:
+        ops = await daily.daily_ops(stack, skerry, directory, counts.rounds, counts.trees)
+        with stage(progress, "daily life", counts.rounds) as advance:
+            await interleave(ops, counts.rounds, results, advance)
 
 
 async def many(

@@ -41,6 +41,11 @@ def verdicts(results: Results) -> list[Verdict]:
     for way in ("upload", "download"):
         speed = _over(_p50(results, "cp 64 MB"), _p50(results, f"skerry.{way} 64 MB"))
         found.append(_at_least(f"skerry.{way} 64 MB", "≥ 0.5 × cp", speed, 0.5))
+    key = _over(_p50(results, "skerry.key"), _p50(results, "pty.key"))
+    found.append(_at_most("skerry.key", "≤ 5 × a local pty", key, 5))
+    for way in ("tree upload", "tree download"):
+        speed = _over(_p50(results, "tree.cp"), _p50(results, f"skerry.{way}"))
+        found.append(_at_least(f"skerry.{way}", "≥ 0.5 × cp", speed, 0.5))
     return found + _many(results)
 
 

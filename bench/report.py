@@ -29,6 +29,16 @@ TITLES = {
 }
 
 
+BESIDE = {
+    "key": ("key → echo of a program in a terminal", "pty.key", "a local pty"),
+    "flood": ("32 MB through a terminal", "pty.flood", "a local pty"),
+    "watch": ("change → event of a watch", None, ""),
+    "tree upload": ("{files} files and 5 GB sparse, up", "tree.cp", "cp -a"),
+    "tree download": ("{files} files and 5 GB sparse, down", "tree.cp", "cp -a"),
+}
+"""What has a baseline of its own: title, the op beside it, and that one's name."""
+
+
 def save(results: Results, verdicts: Sequence[Verdict], directory: Path) -> Path:
     """Write everything as JSON under a name of its own, and again as latest.json."""
     directory.mkdir(parents=True, exist_ok=True)
@@ -43,6 +53,8 @@ def save(results: Results, verdicts: Sequence[Verdict], directory: Path) -> Path
 
 def show(results: Results, verdicts: Sequence[Verdict], console: Console) -> None:
     console.print(_ops(results, verdicts))
+    if any(f"skerry.{name}" in results.samples for name in BESIDE):
+        console.print(_daily(results, verdicts))
     console.print(_crowds(results, verdicts))
     for what, errors in results.errors.items():
         console.print(f"[red]{what}: {len(errors)} failed, first: {errors[0]}[/red]", highlight=False)
@@ -82,6 +94,30 @@ def _ops(results: Results, verdicts: Sequence[Verdict]) -> Table:
             beside, ratio = _ms(other), f"{other / stats.percentile(samples, 50):.1f}"
         table.add_row(title, *_numbers(samples, results), beside, ratio, _goals(f"skerry.{name}", verdicts))
     return table
+
+
+def _daily(results: Results, verdicts: Sequence[Verdict]) -> Table:
+    table = Table(title="Daily life, interleaved; milliseconds", title_justify="left")
+    for name in ("", "p50", "p95", "n", "beside", "p50", "×", "tar | tar", "×", "goals"):
+        table.add_column(name, justify="left" if name in ("", "beside", "goals") else "right")
+    for name, (title, baseline, what) in BESIDE.items():
+        samples = results.samples.get(f"skerry.{name}", [])
+        if not samples:
+            continue
+        summary = stats.Summary.of(samples)
+        cells = _beside(summary.p50, results.samples.get(baseline or "", []))
+        tar = _beside(summary.p50, results.samples.get("tree.tar", []) if name.startswith("tree") else [])
+        mine = (_ms(summary.p50), _ms(summary.p95), str(summary.n))
+        title = title.format(files=f"{results.facts.get('tree_files', 0):,}")
+        table.add_row(title, *mine, what, *cells, *tar, _goals(f"skerry.{name}", verdicts))
+    return table
+
+
+def _beside(p50: float, baseline: Sequence[float]) -> tuple[str, str]:
+    if not baseline:
+        return "", ""
+    other = stats.percentile(baseline, 50)
+    return _ms(other), f"{p50 / other:.2f}"
 
 
 def _crowds(results: Results, verdicts: Sequence[Verdict]) -> Table:
