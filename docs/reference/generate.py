@@ -42,7 +42,7 @@ the same call may work later. Where Python has a word for it, the error is of th
 `OutOfMemory` and `ExecTimeout` carry the command's `result`.
 
 """
-FIRST = ("Sandbox", "Processes", "Process", "ExecStream", "Files", "Env")
+FIRST = ("Sandbox", "Processes", "Process", "ExecStream", "Files", "Watch", "Ports", "Forward", "Connection", "Env")
 MODELS = {
     "core/models.py": None,  # all of them
     "sdk/sandbox.py": ("SandboxStatus", "SandboxPage"),

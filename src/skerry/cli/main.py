@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from skerry.cli import bench, doctor, files, processes, sandboxes, terminals
+from skerry.cli import bench, doctor, files, ports, processes, sandboxes, terminals, watch
 from skerry.cli.options import Format
 from skerry.cli.output import print_error
 
@@ -50,6 +50,8 @@ app.command()(processes.logs)
 app.command()(processes.kill)
 app.command()(files.cat)
 app.command("ls")(files.list_)
+app.command()(watch.watch)
+app.command()(ports.port)
 app.command()(sandboxes.rm)
 app.command()(sandboxes.gc)
 app.command()(doctor.doctor)
