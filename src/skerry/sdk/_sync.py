@@ -339,6 +339,17 @@ class Files:
         """Add to the end of a file, in place; it is made if it is not there."""
         return run(self._inner.append(path, data, mode=mode, parents=parents, user=user))
 
+    def glob(self, pattern: str, *, path: SandboxPath = ".", user: str | None = None) -> list[FileInfo]:
+        """What matches a pattern with `*`, `?`, `[…]`, `{a,b}` and `**`, sorted; none is an empty list.
+
+        Paths are relative to `path` unless the pattern is absolute. As in shells a name that begins with a dot is only
+        matched by a pattern that does, a slash at the end means directories, and a backslash takes a letter as it is.
+        Links are matched and not followed.
+
+        Raises InvalidArgument for a pattern that makes no sense.
+        """
+        return run(self._inner.glob(pattern, path=path, user=user))
+
     def list(self, path: SandboxPath = ".", *, depth: int = 1, user: str | None = None) -> list[FileInfo]:
         """The entries of a directory, and of those below it down to `depth`, sorted by path.
 
