@@ -49,6 +49,7 @@ MODELS = {
     "sdk/git_data.py": None,
     "sdk/health.py": None,
     "sdk/instructions.py": None,
+    "sdk/search.py": ("SearchMatch", "SearchResult", "Replacement"),
     "sdk/output.py": ("OutputChunk", "ProcessOutput"),
 }
 

@@ -14,6 +14,7 @@ from skerry.sdk.output import OutputChunk, ProcessOutput
 from skerry.sdk.process import AsyncProcess
 from skerry.sdk.processes import AsyncProcesses
 from skerry.sdk.sandbox import AsyncSandbox
+from skerry.sdk.search import Replacement, SearchMatch, SearchResult
 
 compute = Sandbox.create
 """Another word for `Sandbox.create`."""
@@ -44,8 +45,11 @@ __all__ = [
     "Process",
     "ProcessOutput",
     "Processes",
+    "Replacement",
     "Sandbox",
     "SandboxPage",
     "SandboxStatus",
+    "SearchMatch",
+    "SearchResult",
     "compute",
 ]
