@@ -39,7 +39,7 @@ ERRORS = """# Errors
 
 Every error is a `SkerryError` with a stable `code`, a `hint` that says what to do, and `retryable`, which says whether
 the same call may work later. Where Python has a word for it, the error is of that type too. `CommandFailed`,
-`OutOfMemory` and `ExecTimeout` carry the command's `result`.
+`OutOfMemory`, `ExecTimeout` and `GitError` carry the command's `result`.
 
 """
 FIRST = ("Sandbox", "Processes", "Process", "ExecStream", "Files", "Git", "Env")
