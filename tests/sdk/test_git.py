@@ -137,6 +137,9 @@ async def test_a_repository_is_cloned_changed_and_pushed(box: AsyncSandbox, remo
     assert [commit.subject for commit in await git.log(path, limit=1, ref="v1")] == ["first"]
     assert "+two" in await git.diff(path, ref="v1..HEAD~1", paths="file")
     assert await git.diff(path, ref="v1..HEAD~1", paths="renamed") == ""
+    await box.files.write("project/grüße", "x")
+    await git.add(path, "grüße")
+    assert "+++ b/grüße" in await git.diff(path, staged=True)
 
 
 async def test_branches_are_made_checked_out_and_deleted(box: AsyncSandbox, remote: str) -> None:

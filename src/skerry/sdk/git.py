@@ -26,6 +26,7 @@ from skerry.sdk.git_data import (
 from skerry.sdk.git_errors import git_error
 from skerry.sdk.link import Link
 
+PLAIN = ("-c", "advice.detachedHead=false", "-c", "core.quotePath=false")
 MAX_OUTPUT = 64 << 20
 CLEAN_UP = 30.0
 """How long a clone that failed may take to remove what it has made."""
@@ -280,7 +281,7 @@ class AsyncGit:
         user: str | None = None,
     ) -> ExecResult:
         secret = login.env if login is not None else {}
-        options = ["-c", "advice.detachedHead=false", *(login.options if login is not None else [])]
+        options = [*PLAIN, *(login.options if login is not None else [])]
         request = build(
             ["git", *options, *arguments],
             cwd=path,
