@@ -39,13 +39,32 @@ ERRORS = """# Errors
 
 Every error is a `SkerryError` with a stable `code`, a `hint` that says what to do, and `retryable`, which says whether
 the same call may work later. Where Python has a word for it, the error is of that type too. `CommandFailed`,
-`OutOfMemory` and `ExecTimeout` carry the command's `result`.
+`OutOfMemory`, `ExecTimeout` and `GitError` carry the command's `result`.
 
 """
-FIRST = ("Sandbox", "Processes", "Process", "ExecStream", "Files", "Watch", "Ports", "Forward", "Connection", "Env")
+FIRST = (
+    "Sandbox",
+    "Processes",
+    "Process",
+    "ExecStream",
+    "Terminals",
+    "Terminal",
+    "TerminalStream",
+    "Files",
+    "Watch",
+    "Ports",
+    "Forward",
+    "Connection",
+    "Git",
+    "Env",
+)
 MODELS = {
     "core/models.py": None,  # all of them
     "sdk/sandbox.py": ("SandboxStatus", "SandboxPage"),
+    "sdk/git_data.py": None,
+    "sdk/health.py": None,
+    "sdk/instructions.py": None,
+    "sdk/search.py": ("SearchMatch", "SearchResult", "Replacement"),
     "sdk/output.py": ("OutputChunk", "ProcessOutput"),
 }
 

@@ -6,6 +6,7 @@ from skerry.sdk._sync import (
     ExecStream,
     Files,
     Forward,
+    Git,
     Ports,
     Process,
     Processes,
@@ -19,12 +20,17 @@ from skerry.sdk.env import AsyncEnv
 from skerry.sdk.events import EventCallback, EventType
 from skerry.sdk.exec_stream import AsyncExecStream
 from skerry.sdk.files import AsyncFiles
+from skerry.sdk.git import AsyncGit
+from skerry.sdk.git_data import GitBranch, GitCommit, GitFileStatus, GitStatus
+from skerry.sdk.health import Health, HealthCheck, HealthReport
+from skerry.sdk.instructions import InstructionsContext
 from skerry.sdk.listing import SandboxPage, SandboxStatus
 from skerry.sdk.output import OutputChunk, ProcessOutput, TerminalChunk, TerminalOutput
 from skerry.sdk.ports import AsyncConnection, AsyncForward, AsyncPorts
 from skerry.sdk.process import AsyncProcess
 from skerry.sdk.processes import AsyncProcesses
 from skerry.sdk.sandbox import AsyncSandbox
+from skerry.sdk.search import Replacement, SearchMatch, SearchResult
 from skerry.sdk.terminal import AsyncTerminal
 from skerry.sdk.terminal_stream import AsyncTerminalStream
 from skerry.sdk.terminals import AsyncTerminals
@@ -39,6 +45,7 @@ __all__ = [
     "AsyncExecStream",
     "AsyncFiles",
     "AsyncForward",
+    "AsyncGit",
     "AsyncPorts",
     "AsyncProcess",
     "AsyncProcesses",
@@ -54,14 +61,26 @@ __all__ = [
     "ExecStream",
     "Files",
     "Forward",
+    "Git",
+    "GitBranch",
+    "GitCommit",
+    "GitFileStatus",
+    "GitStatus",
+    "Health",
+    "HealthCheck",
+    "HealthReport",
+    "InstructionsContext",
     "OutputChunk",
     "Ports",
     "Process",
     "ProcessOutput",
     "Processes",
+    "Replacement",
     "Sandbox",
     "SandboxPage",
     "SandboxStatus",
+    "SearchMatch",
+    "SearchResult",
     "Terminal",
     "TerminalChunk",
     "TerminalOutput",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from types import TracebackType
@@ -11,8 +10,8 @@ from typing import Literal, Self
 import anyio
 
 from skerry.core import registry
-from skerry.core.errors import Corrupted, InvalidArgument, SkerryError, Unsupported
-from skerry.core.models import CodeResult, Event, ExecResult, Resources, SandboxInfo, SandboxSpec, State, Usage
+from skerry.core.errors import SkerryError, Unsupported
+from skerry.core.models import CodeResult, Event, ExecResult, SandboxInfo, SandboxSpec, State, Usage
 from skerry.core.provider import Deadlines, Leases, Provider, Resizable
 from skerry.sdk import code as snippets
 from skerry.sdk.commands import BytesCallback, Command, SandboxPath, Stdin, TextCallback, build
@@ -21,15 +20,21 @@ from skerry.sdk.events import EventCallback, EventLog, EventType
 from skerry.sdk.exec_stream import AsyncExecStream
 from skerry.sdk.execute import execute, execute_on_terminal
 from skerry.sdk.files import AsyncFiles
+from skerry.sdk.git import AsyncGit
+from skerry.sdk.health import TIMEOUT as CHECK_TIMEOUT
+from skerry.sdk.health import Checks, HealthReport, examine
+from skerry.sdk.instructions import Instructions, check_instructions, describe
 from skerry.sdk.link import Link
 from skerry.sdk.listing import SandboxPage, SandboxStatus, select, spec_of
 from skerry.sdk.log import log
-from skerry.sdk.options import ResourceOptions, build_spec, check_lifetime, check_resources
+from skerry.sdk.options import ResourceOptions, build_spec, check_lifetime, check_limits
 from skerry.sdk.output import OUTPUT_LIMIT
 from skerry.sdk.ports import AsyncPorts
 from skerry.sdk.processes import AsyncProcesses
+from skerry.sdk.states import wait_for_state
 from skerry.sdk.terminals import COLS, ROWS, AsyncTerminals
-from skerry.wire import Life, LifeReply, Stats, StatsReply
+from skerry.sdk.usage import measure
+from skerry.wire import Life, LifeReply
 
 READY_GUARD = 5.0
 DESTROY_GUARD = 60.0
@@ -53,6 +58,8 @@ class AsyncSandbox:
         self._terminals = AsyncTerminals(self._link)
         self._env = AsyncEnv(self._link)
         self._ports = AsyncPorts(self._link)
+        self._git = AsyncGit(self._link)
+        self._instructions: Instructions | None = None
 
     @classmethod
     async def create(
@@ -75,7 +82,7 @@ class AsyncSandbox:
         auto_archive: object = None,
         auto_delete: object = None,
         keep_alive: object = None,
-        instructions: object = None,
+        instructions: Instructions | None = None,
         resources: ResourceOptions | None = None,
         volumes: object = None,
         ports: object = None,
@@ -94,7 +101,8 @@ class AsyncSandbox:
         """Make a sandbox that is ready for commands.
 
         `timeout` is its lifetime in seconds. With `idempotency_key` the same call again returns the same sandbox.
-        `on_event` gets every event from `created` on. Options typed `object` have no feature yet.
+        `on_event` gets every event from `created` on. `instructions` is what `instructions()` gives.
+        Options typed `object` have no feature yet.
 
         Raises:
             Unsupported: an option that this provider or this version cannot honour; `option` names it.
@@ -104,6 +112,7 @@ class AsyncSandbox:
             ProviderUnavailable: the provider cannot work here.
         """
         started = time.perf_counter()
+        check_instructions(instructions)
         spec = build_spec(
             name=name,
             template=template,
@@ -129,7 +138,6 @@ class AsyncSandbox:
                 "auto_archive": auto_archive,
                 "auto_delete": auto_delete,
                 "keep_alive": keep_alive,
-                "instructions": instructions,
                 "volumes": volumes,
                 "ports": ports,
                 "secrets": secrets,
@@ -141,6 +149,7 @@ class AsyncSandbox:
         chosen = registry.provider(provider)
         info = await chosen.create(spec)
         sandbox = cls(chosen, info, spec)
+        sandbox._instructions = instructions
         log.info("created %s", info.id, extra=sandbox._link.fields("create", started))
         if on_event is not None:
             sandbox.on("*", on_event)
@@ -276,6 +285,11 @@ class AsyncSandbox:
         """Its TCP ports."""
         return self._ports
 
+    @property
+    def git(self) -> AsyncGit:
+        """Its repositories."""
+        return self._git
+
     async def info(self) -> SandboxInfo:
         """What the provider knows about it now. Raises SandboxNotFound."""
         self._info = await self._provider.get(self.id)
@@ -296,6 +310,38 @@ class AsyncSandbox:
         except SkerryError:
             return False
         return True
+
+    async def health_check(self, checks: Checks | None = None, *, timeout: float = CHECK_TIMEOUT) -> HealthReport:
+        """Whether it works: agent, command, disk, memory, workdir, and the caller's own checks by name, all at once.
+
+        A check is a shell command that must exit with 0, or a function of the sandbox that returns True or None, or
+        False or a reason why not; a HealthCheck is one with another `timeout`. One that raises or takes longer than
+        `timeout` is not healthy, and neither is a sandbox that is gone. A name that is built in is replaced.
+
+        Raises InvalidArgument for a check that is none.
+        """
+        return await examine(self, checks, timeout)
+
+    async def instructions(self, *, extra: str | None = None, context: object = None) -> str:
+        """A short text for an agent's system prompt: how this sandbox works and what is really in it.
+
+        The text or function of `create(instructions=…)` takes its place; a function gets an InstructionsContext with
+        `context` in it. `extra` is added at the end.
+
+        Raises SandboxNotFound, SandboxFailed, ConnectionLost; what the function raises.
+        """
+        return await describe(self, self._instructions, extra, context)
+
+    async def wait_for_state(self, state: State | str, *, timeout: float = 60.0) -> SandboxInfo:
+        """Wait until it is in that state.
+
+        Raises:
+            Timeout: it is in another one after `timeout` seconds, which the message names.
+            SandboxNotFound: it is gone, and `destroyed` was not what was waited for.
+            InvalidArgument: there is no such state.
+        """
+        self._info = await wait_for_state(self._provider, self._log, self._info, state, timeout)
+        return self._info
 
     async def exec(
         self,
@@ -420,17 +466,7 @@ class AsyncSandbox:
 
         Raises SandboxNotFound, SandboxStopped, ConnectionLost.
         """
-        usage = await self._provider.usage(self.id)
-        inside = await self._link.request(Stats(), StatsReply)
-        if min(inside.disk_used, inside.disk_total, inside.net_rx, inside.net_tx) < 0:
-            raise Corrupted(f"the agent of {self.id} reports negative usage")
-        return dataclasses.replace(
-            usage,
-            disk_used=inside.disk_used if usage.disk_used is None else usage.disk_used,
-            disk_total=inside.disk_total if usage.disk_total is None else usage.disk_total,
-            network_rx=usage.network_rx or inside.net_rx,
-            network_tx=usage.network_tx or inside.net_tx,
-        )
+        return await measure(self._link)
 
     async def set_limits(
         self,
@@ -445,13 +481,7 @@ class AsyncSandbox:
 
         Raises Unsupported where the provider cannot, QuotaExceeded above a maximum, InvalidArgument.
         """
-        if cpu is not None and cpu_percent is not None:
-            raise InvalidArgument("give cpu or cpu_percent, not both")
-        if cpu_percent is not None:
-            cpu = cpu_percent / 100
-        limits = check_resources({"cpu": cpu, "memory": memory, "disk": disk, "pids": pids})
-        if limits == Resources():
-            raise InvalidArgument("no limit is given")
+        limits = check_limits(cpu=cpu, cpu_percent=cpu_percent, memory=memory, disk=disk, pids=pids)
         if not isinstance(self._provider, Resizable):
             raise Unsupported(f"{self.provider} cannot change limits of a running sandbox", option="set_limits")
         self._info = await self._provider.set_limits(self.id, limits)
