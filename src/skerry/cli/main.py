@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from skerry.cli import bench, doctor, files, processes, sandboxes
+from skerry.cli import bench, conformance, doctor, files, processes, sandboxes
 from skerry.cli.options import Format
 from skerry.cli.output import print_error
 
@@ -52,6 +52,7 @@ app.command()(sandboxes.rm)
 app.command()(sandboxes.gc)
 app.command()(doctor.doctor)
 app.command()(bench.bench)
+app.command()(conformance.conformance)
 
 
 def _format(arguments: list[str]) -> Format:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from skerry.core.provider import Provider
-from skerry.testing import SUITES
+from skerry.testing import SUITES, Conformance
 
 PROVIDER = pytest.StashKey[Provider]()
 OPTIONS = pytest.StashKey[dict[str, Any]]()
@@ -25,5 +25,10 @@ class _Told:
         return pytestconfig.stash[OPTIONS]
 
 
+def name(suite: type[Conformance]) -> str:
+    """What pytest knows a class by."""
+    return f"Test{suite.__name__}"
+
+
 for _suite in SUITES:
-    globals()[f"Test{_suite.__name__}"] = type(f"Test{_suite.__name__}", (_Told, _suite), {})
+    globals()[name(_suite)] = type(name(_suite), (_Told, _suite), {})

@@ -1,4 +1,4 @@
-"""What every conformance class shares: the fixtures a provider's author overrides, and a limit to how long a case takes."""
+"""What every conformance class shares: the fixtures that are overridden, and how long a case may take."""
 
 from __future__ import annotations
 

@@ -33,8 +33,7 @@ class ClientsConformance(Conformance):
         results: list[str] = []
 
         async def run(client: AsyncSandbox, text: str) -> None:
-            for _ in range(10):
-                results.append((await client.exec(["echo", text])).stdout)
+            results.extend([(await client.exec(["echo", text])).stdout for _ in range(10)])
 
         async with anyio.create_task_group() as group:
             group.start_soon(run, sandbox, "one")

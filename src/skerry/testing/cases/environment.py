@@ -70,9 +70,7 @@ class EnvConformance(Conformance):
         with pytest.raises(InvalidArgument):
             await sandbox.env.get("")
 
-    async def test_the_host_s_environment_stays_out(
-        self, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_the_host_s_environment_stays_out(self, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
         """Variables of the program that makes sandboxes, keys among them, must not be inside."""
         monkeypatch.setenv("HOST_SECRET_OF_THE_CASE", "s3cret")
         sandbox = await fresh()

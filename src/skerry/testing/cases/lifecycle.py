@@ -230,10 +230,14 @@ class LifecycleConformance(Conformance):
     async def test_with_destroys_also_when_the_body_fails(self, fresh: Fresh, provider: Provider) -> None:
         """electric-sql/electric#4513: leaving the block by an error must not leave the sandbox."""
         sandbox = await fresh()
-        with pytest.raises(ZeroDivisionError):
+
+        async def fail() -> None:
             async with sandbox:
                 await sandbox.exec("true")
                 raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await fail()
         with pytest.raises(SandboxNotFound):
             await provider.get(sandbox.id)
 
@@ -283,7 +287,7 @@ class ListingConformance(Conformance):
         """Nonsense must not be answered with an empty list."""
         for wrong in ({"cursor": "nonsense"}, {"limit": 0}, {"state": "sleeping"}):
             with pytest.raises(InvalidArgument):
-                await AsyncSandbox.list(provider=provider, **wrong)  # type: ignore[arg-type]
+                await AsyncSandbox.list(provider=provider, **wrong)
 
     async def test_events_begin_with_created_and_ready_and_end_with_destroyed(self, fresh: Fresh) -> None:
         """Who follows the events of a sandbox learns of its end."""

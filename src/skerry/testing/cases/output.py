@@ -13,7 +13,7 @@ from skerry.sdk.output import OutputChunk
 from skerry.sdk.sandbox import AsyncSandbox
 from skerry.testing.cases.base import Conformance, gone
 
-BYTES = "for i in 0 1 2 3; do for j in 0 1 2 3 4 5 6 7; do for k in 0 1 2 3 4 5 6 7; do printf \"\\\\$i$j$k\"; done; done; done"
+BYTES = 'for i in 0 1 2 3; do for j in $(seq 0 7); do for k in $(seq 0 7); do printf "\\\\$i$j$k"; done; done; done'
 """A shell's program that writes every byte once, in order."""
 
 

@@ -36,7 +36,10 @@ class TimeoutsConformance(Conformance):
         assert isinstance(late.value, TimeoutError)
 
     async def test_the_timeout_given_is_the_one_in_force(self, sandbox: AsyncSandbox) -> None:
-        """computesdk/computesdk#660, langchain-ai/deepagents#1756, vndee/llm-sandbox#100: neither dropped nor replaced."""
+        """computesdk/computesdk#660, langchain-ai/deepagents#1756: a timeout must be neither dropped nor replaced.
+
+        Nor may there be one that nobody gave: mastra-ai/mastra#24349, vndee/llm-sandbox#100.
+        """
         durations: dict[float | None, float] = {}
 
         async def run(timeout: float | None) -> None:
@@ -110,7 +113,7 @@ class TimeoutsConformance(Conformance):
         assert (result.exit_code, result.timed_out, result.status) == (3, False, ExecStatus.EXITED)
 
     async def test_cancelling_kills_the_tree(self, sandbox: AsyncSandbox) -> None:
-        """mastra-ai/mastra#24349, e2b-dev/E2B#1034: a caller that gives up is not answered by work that goes on."""
+        """e2b-dev/E2B#1034: a caller that gives up is not answered by work that goes on."""
         pids: list[int] = []
         async with anyio.create_task_group() as group:
 
