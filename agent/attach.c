@@ -37,7 +37,7 @@ static bool on_data(struct attach *a, const struct frame *f)
     }
     if (buf_size(&p->in.buffer) + bytes.size > INPUT_MAX)
         return false;
-    input_write(p, bytes, f->flags & F_END);
+    input_write(p, bytes, (f->flags & F_END) && !p->cols);
     return true;
 }
 
@@ -115,6 +115,8 @@ static bool on_pull(struct stream *s)
     }
     if (!a->announced)
         return false;
+    if (terminal_notice(a))
+        return true;
     a->turn = !a->turn;
     if (send_output(a, a->turn) || send_output(a, !a->turn))
         return true;
@@ -164,6 +166,9 @@ void attach_control(struct attach *a)
 {
     struct proc *p = a->proc;
 
+    if (p->controller)
+        p->controller->replaced = true;
+    proc_touch(p);
     p->controller = a;
     p->in.foreign = buf_size(&p->in.buffer);
     for (int i = 0; i < 2; i++)
@@ -241,6 +246,10 @@ bool proc_attach(struct conn *c, const struct frame *f)
     put_int(&c->out, 3, p->started_ms);
     put_int(&c->out, 4, (int64_t)pos[0]);
     put_int(&c->out, 5, (int64_t)pos[1]);
+    if (p->cols) {
+        put_int(&c->out, 6, p->cols);
+        put_int(&c->out, 7, p->rows);
+    }
     frame_end(&c->out, mark);
     return true;
 }

@@ -6,6 +6,9 @@
 #include "agent.h"
 #include "proc.h"
 
+#define TERMINAL_READ 4096            /* what its line discipline holds at most */
+#define TERMINAL_LAST (256 * 1024) /* read after the end at most: a child may write for ever */
+
 static uint64_t keep_from(const struct output *o)
 {
     const struct attach *a = o->proc->controller;
@@ -17,6 +20,11 @@ void output_update(struct output *o)
 {
     bool read = o->state == OUT_DONE || (!o->stuck && ring_may_take(&o->ring, keep_from(o)));
 
+    if (o->proc->cols && o->state == OUT_LAST) {
+        if (read && !o->proc->oom_checks)
+            o->proc->wake = now_ms(); /* no event says that a terminal is empty: the timer looks */
+        read = false;
+    }
     /* Unregistered when held back: a pipe that has been hung up reports that for ever. */
     watch_set(&o->watch, read ? EPOLLIN : 0);
 }
@@ -25,7 +33,7 @@ static void done(struct output *o)
 {
     o->state = OUT_DONE;
     if (o->close_when_done)
-        watch_close(&o->watch);
+        output_close(o);
     else
         output_update(o);
     proc_touch(o->proc);
@@ -34,7 +42,7 @@ static void done(struct output *o)
 
 static void end_of_file(struct output *o)
 {
-    watch_close(&o->watch);
+    output_close(o);
     if (o->state != OUT_DONE)
         done(o);
     else
@@ -58,8 +66,10 @@ static void keep(struct output *o, size_t available)
     }
     int pieces = ring_slices(&o->ring, o->ring.end, room, piece);
     ssize_t n = readv(o->watch.fd, piece, pieces);
+    if (n < 0 && errno == EAGAIN && o->proc->cols && o->state == OUT_LAST)
+        return done(o);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
-        return;
+        return output_update(o);
     if (n <= 0)
         return end_of_file(o);
     o->ring.end += (uint64_t)n;
@@ -85,6 +95,8 @@ static void readable(struct watch *w, uint32_t events)
             end_of_file(o);
         return;
     }
+    if (o->proc->cols)
+        return keep(o, TERMINAL_READ);
     if (ioctl(w->fd, FIONREAD, &available) < 0)
         return end_of_file(o);
     if (available > 0)
@@ -98,8 +110,14 @@ void output_last(struct output *o, bool close_when_done)
     o->close_when_done = close_when_done;
     if (o->state == OUT_DONE) {
         if (close_when_done)
-            watch_close(&o->watch);
+            output_close(o);
         return;
+    }
+    if (o->proc->cols) {
+        o->close_when_done = true; /* which hangs up */
+        o->state = OUT_LAST;
+        o->left = TERMINAL_LAST;
+        return output_update(o);
     }
     if (ioctl(o->watch.fd, FIONREAD, &available) < 0 || available <= 0) {
         done(o);
@@ -108,6 +126,20 @@ void output_last(struct output *o, bool close_when_done)
     o->state = OUT_LAST;
     o->left = (uint64_t)available;
     output_update(o);
+}
+
+void output_drain(struct output *o)
+{
+    if (o->state == OUT_LAST && !o->stuck && ring_may_take(&o->ring, keep_from(o)))
+        keep(o, TERMINAL_READ);
+}
+
+void output_close(struct output *o)
+{
+    watch_close(&o->watch);
+    if (o->slave)
+        close(o->slave);
+    o->slave = 0;
 }
 
 void output_init(struct output *o, struct proc *p, int channel, int fd)

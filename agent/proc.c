@@ -42,7 +42,7 @@ void proc_free(struct proc *p)
     input_close(&p->in);
     buf_free(&p->in.buffer);
     for (int i = 0; i < 2; i++) {
-        watch_close(&p->out[i].watch);
+        output_close(&p->out[i]);
         ring_free(&p->out[i].ring);
     }
     buf_free(&p->argv);
@@ -135,8 +135,8 @@ static void fail_start(struct proc *p, const char *code, int err, const char *me
     p->state = P_ENDED;
     p->wake = 0;
     input_close(&p->in);
-    watch_close(&p->out[0].watch);
-    watch_close(&p->out[1].watch);
+    output_close(&p->out[0]);
+    output_close(&p->out[1]);
     if (a) {
         conn_error(a->stream.conn, a->stream.id, code, err, message);
         attach_remove(a);
@@ -287,7 +287,7 @@ void proc_kill(struct proc *p, enum kill_reason reason)
     if (p->state == P_ENDING) { /* its own end stands; only the rest of the tree and the output go */
         for (int i = 0; i < 2; i++) {
             p->out[i].state = OUT_DONE;
-            watch_close(&p->out[i].watch);
+            output_close(&p->out[i]);
         }
         return;
     }
@@ -335,7 +335,10 @@ static void run_timer(struct proc *p)
         count_oom(p);
         p->oom_checks = p->oom_kills ? 0 : p->oom_checks - 1;
         p->wake = p->oom_checks ? now_ms() + OOM_WAIT_MS : 0;
+        output_update(&p->out[0]);
         proc_settle(p);
+    } else if (p->state == P_ENDING) {
+        output_drain(&p->out[0]);
     } else if (!p->killing) {
         proc_kill(p, KILL_TIMEOUT);
     } else if (p->state == P_STARTING) {

@@ -7,7 +7,7 @@
 #include "ring.h"
 #include "users.h"
 
-enum { START_FOREGROUND = 1, START_STDIN = 2 };
+enum { START_FOREGROUND = 1, START_STDIN = 2, START_TERMINAL = 4 };
 enum proc_state {
     P_STARTING, /* the supervisor has not reported yet */
     P_RUNNING,
@@ -18,11 +18,11 @@ enum kill_reason { KILL_NONE, KILL_TIMEOUT, KILL_CANCEL, KILL_TREE };
 
 struct proc;
 
-/* One output pipe. */
+/* One output pipe, or a terminal, of which `slave` is the other end (0: a pipe, or closed). */
 struct output {
     struct watch watch;
     struct proc *proc;
-    int channel;
+    int channel, slave;
     enum { OUT_LIVE, OUT_LAST, OUT_DONE } state; /* LAST: `left` bytes more; DONE: nothing more is kept */
     bool close_when_done, stuck;                 /* stuck: no memory until the controller has taken some */
     uint64_t left;
@@ -42,6 +42,7 @@ struct attach {
     struct proc *proc;
     struct attach *next;
     bool view, announced, input_ended, until_gone;
+    bool replaced, resized; /* news that a notice will tell */
     bool ended[2];
     int turn;
     uint64_t pos[2], credit[2];
@@ -64,6 +65,7 @@ struct proc {
     const char *status; /* NULL while it runs */
     char user[NAME_SIZE], cwd[256];
     struct buf argv; /* as fields, for the listing; cut */
+    int cols, rows; /* of a terminal; 0: it is none */
     struct output out[2];
     struct input in;
     struct attach *attached, *controller, *owner; /* owner: the stream of a FOREGROUND start */
@@ -73,6 +75,7 @@ bool proc_start(struct conn *c, const struct frame *f);
 bool proc_signal(struct conn *c, const struct frame *f);
 bool procs_list(struct conn *c, const struct frame *f);
 bool proc_attach(struct conn *c, const struct frame *f);
+bool proc_resize(struct conn *c, const struct frame *f);
 
 /* spawn.c: checks the request and forks; NULL: an ERROR has been queued, or (`malformed`) the frame is bad. */
 struct spawned {
@@ -106,6 +109,15 @@ void output_init(struct output *o, struct proc *p, int channel, int fd);
 void output_update(struct output *o);
 /* Only what is in the pipe now still counts. */
 void output_last(struct output *o, bool close_when_done);
+/* Reads on in a terminal whose process has ended. */
+void output_drain(struct output *o);
+void output_close(struct output *o);
+
+/* terminal.c: opens a pseudo-terminal that the user owns; of `pipes` (see spawn.c) it sets [0][0] and [1]. */
+bool terminal_size_valid(int64_t cols, int64_t rows);
+bool terminal_open(int pipes[3][2], const struct user *user, int cols, int rows);
+/* Tells a client what has changed about its terminal; false: nothing has. */
+bool terminal_notice(struct attach *a);
 
 void input_init(struct input *in, int fd);
 void input_write(struct proc *p, struct slice bytes, bool end);

@@ -83,6 +83,7 @@ bool request_open(struct conn *c, const struct frame *f)
     case T_START: return proc_start(c, f);
     case T_ATTACH: return proc_attach(c, f);
     case T_SIGNAL: return proc_signal(c, f);
+    case T_RESIZE: return proc_resize(c, f);
     case T_PROCESSES: return procs_list(c, f);
     case T_ENV: return request_env(c, f);
     case T_LIFE: return request_life(c, f);

@@ -15,7 +15,7 @@
 
 struct start {
     struct slice cwd, user;
-    int64_t timeout_ms, window, flags;
+    int64_t timeout_ms, window, flags, cols, rows;
     char **argv;
     struct env env;
     struct user as;
@@ -73,6 +73,8 @@ static bool env_build(struct start *s, struct slice payload)
         }
         fits = env_set(&s->env, value);
     }
+    if (fits && (s->flags & START_TERMINAL) && !env_get(&s->env, "TERM"))
+        fits = env_set_pair(&s->env, "TERM", "xterm-256color");
     if (!fits)
         s->why = "the environment is above 512 KiB";
     return fits;
@@ -101,6 +103,10 @@ static bool prepare(struct start *s, struct slice payload)
     }
     if (s->timeout_ms < 0 || s->window < 0) {
         s->why = "a negative timeout or window";
+        return false;
+    }
+    if ((s->flags & START_TERMINAL) && !terminal_size_valid(s->cols, s->rows)) {
+        s->why = "a terminal has 1 to 10000 columns and rows";
         return false;
     }
     s->argv = argv_build(payload);
@@ -156,7 +162,8 @@ static int launch(struct proc *p, struct start *s)
     int pipes[3][2] = {{-1, -1}, {-1, -1}, {-1, -1}}, sock = -1;
     const char *path = env_get(&s->env, "PATH");
 
-    if (!open_pipes(pipes, s->flags & START_STDIN)) {
+    bool opened = p->cols ? terminal_open(pipes, &s->as, p->cols, p->rows) : open_pipes(pipes, s->flags & START_STDIN);
+    if (!opened) {
         int err = errno;
         close_ends(pipes, 0);
         close_ends(pipes, 1);
@@ -164,10 +171,17 @@ static int launch(struct proc *p, struct start *s)
     }
     struct launch l = {
         .argv = s->argv, .envp = s->env.list, .cwd = s->path, .path = path ? path : DEFAULT_PATH, .user = &s->as,
-        .stdio = {pipes[0][1] >= 0 ? pipes[0][1] : agent.null_fd, pipes[1][1], pipes[2][1]},
+        .stdio = {pipes[0][1] >= 0 ? pipes[0][1] : agent.null_fd, pipes[1][1], pipes[2][1]}, .terminal = p->cols,
     };
+    if (l.terminal)
+        l.stdio[0] = l.stdio[2] = pipes[1][1];
     p->supervisor = supervise(&l, &sock);
     int err = errno;
+    if (p->supervisor > 0 && p->cols) { /* held while it runs: else it is hung up when a program closes its own */
+        p->out[0].slave = pipes[1][1];
+        p->out[1].state = OUT_DONE;
+        pipes[1][1] = -1;
+    }
     close_ends(pipes, 1);
     if (p->supervisor < 0) {
         close_ends(pipes, 0);
@@ -182,11 +196,12 @@ static int launch(struct proc *p, struct start *s)
 
 struct spawned proc_spawn(struct conn *c, const struct frame *f)
 {
-    struct start s = {.window = DEFAULT_WINDOW};
+    struct start s = {.window = DEFAULT_WINDOW, .cols = 80, .rows = 24};
     struct spawned result = {0};
-    struct want wants[] = {{3, NULL, &s.cwd}, {4, NULL, &s.user}, {5, &s.timeout_ms, NULL}, {6, &s.window, NULL}, {7, &s.flags, NULL}};
+    struct want wants[] = {{3, NULL, &s.cwd}, {4, NULL, &s.user}, {5, &s.timeout_ms, NULL}, {6, &s.window, NULL}, {7, &s.flags, NULL},
+                           {8, &s.cols, NULL}, {9, &s.rows, NULL}};
 
-    if (!fields_decode(f->payload, wants, 5)) {
+    if (!fields_decode(f->payload, wants, 7)) {
         result.malformed = true;
         return result;
     }
@@ -198,6 +213,10 @@ struct spawned proc_spawn(struct conn *c, const struct frame *f)
     }
     if (!err) {
         p->foreground = s.flags & START_FOREGROUND;
+        if (s.flags & START_TERMINAL) {
+            p->cols = (int)s.cols;
+            p->rows = (int)s.rows;
+        }
         p->oom_before = oom_count();
         p->started_ms = wall_ms();
         p->started_us = now_us();

@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -91,6 +92,10 @@ static void become_command(struct launch *l)
     tell(R_FORKED, (int)syscall(SYS_getpid), 0); /* the program may kill its supervisor before that can report it */
     raise_oom_score();
     setsid();
+    if (l->terminal && ioctl(0, TIOCSCTTY, 0) < 0) {
+        l->err = errno;
+        return;
+    }
     signal(SIGPIPE, SIG_DFL);
     signal(SIGCHLD, SIG_DFL);
     sigemptyset(&none);

@@ -2,6 +2,7 @@
 #ifndef SUPERVISE_H
 #define SUPERVISE_H
 
+#include <stdbool.h>
 #include <sys/types.h>
 
 #include "users.h"
@@ -28,6 +29,7 @@ struct launch {
     const char *cwd, *path; /* path: PATH as the command sees it */
     const struct user *user;
     int stdio[3];
+    bool terminal; /* stdio is one, and is to control the session */
     /* Written by the child, which shares our memory until it has become the program. */
     volatile int err, stage;
 };

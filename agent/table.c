@@ -34,6 +34,10 @@ bool procs_list(struct conn *c, const struct frame *f)
         put_int(b, 8, (int64_t)p->out[0].ring.end);
         put_int(b, 9, (int64_t)p->out[1].ring.end);
         put_text(b, 10, p->user);
+        if (p->cols) {
+            put_int(b, 11, p->cols);
+            put_int(b, 12, p->rows);
+        }
         frame_end(b, mark);
     }
     frame_end(b, frame_begin(b, f->stream, T_REPLY, F_FINAL));

@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src/skerry/sdk"
-MODULES = ("exec_stream", "env", "process", "processes", "files", "sandbox")
+MODULES = ("exec_stream", "env", "process", "processes", "terminal_stream", "terminal", "terminals", "files", "sandbox")
 TARGET = PACKAGE / "_sync.py"
 HEADER = """\
 \"\"\"The blocking API.
@@ -27,6 +27,7 @@ DUNDERS = {"__aenter__": "__enter__", "__aexit__": "__exit__", "__aiter__": "__i
 METHODS = {"aclose": "close"}
 WORDS = {"AsyncIterator": "Iterator", "StopAsyncIteration": "StopIteration", "async with": "with"}
 NOTES = {
+    "run_command_via_pty": "Callbacks run in Skerry's own thread: they must not call the blocking API.",
     "exec": "Callbacks run in Skerry's own thread: they must not call the blocking API.",
     "on": "Callbacks run in Skerry's own thread: they must not call the blocking API.",
 }
@@ -86,7 +87,9 @@ class Generator:
         return [*lines, ""]
 
     def public(self, name: str) -> bool:
-        return name in DUNDERS or (not name.startswith("_") and name not in ("input_stream", "is_attached"))
+        return name in DUNDERS or (
+            not name.startswith("_") and name not in ("input_stream", "is_attached", "let_go", "serves")
+        )
 
     def docstring(self, node: ast.ClassDef | Function, indent: str, note: str) -> list[str]:
         text = ast.get_docstring(node)

@@ -232,3 +232,35 @@ class ProcessInfo:
     @property
     def command(self) -> str:
         return shlex.join(self.argv)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TerminalInfo:
+    """A terminal of a sandbox, running or ended."""
+
+    id: int
+    pid: int
+    argv: tuple[str, ...]
+    user: str
+    cols: int
+    rows: int
+    status: ExecStatus
+    exit_code: int | None
+    signal: int | None
+    started_at: float
+    output_bytes: int
+
+    @property
+    def command(self) -> str:
+        return shlex.join(self.argv)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TerminalExit:
+    """How the program of a terminal ended."""
+
+    exit_code: int | None
+    """None unless it exited by itself."""
+    signal: int | None
+    status: ExecStatus
+    duration: float

@@ -1,15 +1,18 @@
 """The sandbox object and everything it does, derived once for all providers."""
 
-from skerry.sdk._sync import Env, ExecStream, Files, Process, Processes, Sandbox
+from skerry.sdk._sync import Env, ExecStream, Files, Process, Processes, Sandbox, Terminal, Terminals, TerminalStream
 from skerry.sdk.env import AsyncEnv
 from skerry.sdk.events import EventCallback, EventType
 from skerry.sdk.exec_stream import AsyncExecStream
 from skerry.sdk.files import AsyncFiles
 from skerry.sdk.listing import SandboxPage, SandboxStatus
-from skerry.sdk.output import OutputChunk, ProcessOutput
+from skerry.sdk.output import OutputChunk, ProcessOutput, TerminalChunk, TerminalOutput
 from skerry.sdk.process import AsyncProcess
 from skerry.sdk.processes import AsyncProcesses
 from skerry.sdk.sandbox import AsyncSandbox
+from skerry.sdk.terminal import AsyncTerminal
+from skerry.sdk.terminal_stream import AsyncTerminalStream
+from skerry.sdk.terminals import AsyncTerminals
 
 compute = Sandbox.create
 """Another word for `Sandbox.create`."""
@@ -21,6 +24,9 @@ __all__ = [
     "AsyncProcess",
     "AsyncProcesses",
     "AsyncSandbox",
+    "AsyncTerminal",
+    "AsyncTerminalStream",
+    "AsyncTerminals",
     "Env",
     "EventCallback",
     "EventType",
@@ -33,5 +39,10 @@ __all__ = [
     "Sandbox",
     "SandboxPage",
     "SandboxStatus",
+    "Terminal",
+    "TerminalChunk",
+    "TerminalOutput",
+    "TerminalStream",
+    "Terminals",
     "compute",
 ]

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import TypeVar
 
 import anyio
 
@@ -17,15 +18,21 @@ from skerry.sdk.output import OUTPUT_LIMIT
 from skerry.sdk.stream import Stream
 from skerry.wire import INPUT_WINDOW, OpenFlags, Start
 
+T = TypeVar("T", str, bytes)
+
 Command = str | Sequence[str]
 """A string goes to the shell, a sequence is the argument list."""
 Stdin = bytes | str | Iterable[bytes] | AsyncIterable[bytes] | None
 """None is an empty input."""
 TextCallback = Callable[[str], object]
 """Gets text as it comes; may be a coroutine function."""
+BytesCallback = Callable[[bytes], object]
+"""Gets bytes as they come; may be a coroutine function."""
 SandboxPath = str | PurePosixPath
 
 SHELL = "/bin/sh"
+MAX_SIDE = 10_000
+"""Columns or rows of a terminal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +58,14 @@ def build(
     output_limit: int = OUTPUT_LIMIT,
     foreground: bool = True,
     input: bool = False,
+    size: tuple[int, int] | None = None,
 ) -> Request:
-    """Check the options of a command. Raises InvalidArgument."""
+    """Check the options of a command; with a `size` it gets a terminal. Raises InvalidArgument."""
     argv = check_argv(command)
     flags = (OpenFlags.FOREGROUND if foreground else 0) | (OpenFlags.STDIN if input or stdin is not None else 0)
+    if size is not None:
+        flags |= OpenFlags.STDIN | OpenFlags.TERMINAL
+        check_size(*size)
     start = Start(
         argv=tuple(encode(part, "an argument") for part in argv),
         env=encode_env(env) if env else (),
@@ -62,6 +73,8 @@ def build(
         user=check_user(user, sudo=sudo) if user is not None or sudo else "",
         timeout_ms=0 if timeout is None else math.ceil(check_seconds(timeout) * 1000),
         flags=int(flags),
+        cols=None if size is None else size[0],
+        rows=None if size is None else size[1],
     )
     name = command if isinstance(command, str) else shlex.join(argv)
     return Request(name, start, stdin, timeout, check_whole(output_limit, "output_limit", least=0))
@@ -86,6 +99,12 @@ def check_whole(value: object, what: str, *, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise InvalidArgument(f"{what} must be a whole number of {least} or more, not {value!r}")
     return value
+
+
+def check_size(cols: object, rows: object) -> None:
+    for value, what in (cols, "cols"), (rows, "rows"):
+        if check_whole(value, what, least=1) > MAX_SIDE:
+            raise InvalidArgument(f"{what} must be at most {MAX_SIDE}, not {value}")
 
 
 def encode(text: str, what: str) -> bytes:
@@ -189,8 +208,8 @@ def check_bytes(part: object) -> bytes | bytearray | memoryview:
     return part
 
 
-async def call(callback: Callable[[str], object], text: str) -> None:
+async def call(callback: Callable[[T], object], data: T) -> None:
     """Call a callback that may be a coroutine function."""
-    outcome = callback(text)
+    outcome = callback(data)
     if inspect.isawaitable(outcome):
         await outcome

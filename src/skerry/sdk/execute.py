@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from skerry.core.models import ExecResult
-from skerry.sdk.commands import Request, TextCallback, call
+from skerry.sdk.commands import BytesCallback, Request, TextCallback, call
 from skerry.sdk.link import Link
 from skerry.sdk.output import TextDecoder
 from skerry.sdk.running import STDERR, STDOUT, Running
-from skerry.sdk.stream import Data
+from skerry.sdk.stream import Data, unheard
 from skerry.wire import OpenFlags
 
 
@@ -51,3 +51,23 @@ class _Listener:
     async def feed(self, data: bytes, *, end: bool) -> None:
         if text := self._decoder.feed(data, end=end):
             await call(self._callback, text)
+
+
+async def execute_on_terminal(link: Link, request: Request, on_data: BytesCallback | None) -> ExecResult:
+    """As `execute`, for a command on a terminal of its own."""
+    opening = link.open(
+        request.start, channels=(STDOUT, STDERR), input=True, greets=True, max_replies=2, on_notice=unheard
+    )
+    async with opening as stream:
+        running = Running(stream, request.command, output_limit=request.output_limit)
+        try:
+            running.begin(request)
+            while running.exit is None:
+                chunk = running.take(item := await stream.next())
+                if chunk is not None and on_data is not None:
+                    await call(on_data, chunk.data)
+                if isinstance(item, Data):
+                    stream.took(item.channel, len(item.data))
+        finally:
+            running.close()
+    return running.result()

@@ -18,7 +18,7 @@ from skerry.core.provider import Provider
 from skerry.sdk.log import log
 from skerry.sdk.session import Session
 from skerry.sdk.stream import Reply, Stream
-from skerry.wire import Message
+from skerry.wire import Message, Notice
 
 M = TypeVar("M", bound=Message)
 
@@ -41,6 +41,7 @@ class StreamOptions(TypedDict, total=False):
     jumps: bool
     max_replies: int
     max_reply_bytes: int
+    on_notice: Callable[[Notice], None] | None
 
 
 class Link:

@@ -39,6 +39,28 @@ class ProcessOutput:
         return self.stdout_offset + len(self.stdout), self.stderr_offset + len(self.stderr)
 
 
+@dataclass(frozen=True, slots=True)
+class TerminalChunk:
+    """Bytes a terminal showed, and where they are in all of its output."""
+
+    data: bytes
+    offset: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TerminalOutput:
+    """What a terminal's ring buffer holds; `next` is what to pass as `since` for what comes after."""
+
+    data: bytes
+    offset: int
+    gap: int
+    """Bytes that were asked for and are no longer there."""
+
+    @property
+    def next(self) -> int:
+        return self.offset + len(self.data)
+
+
 class Collector:
     """Keeps the first and the last half of `limit` bytes; what lies between is counted and dropped."""
 

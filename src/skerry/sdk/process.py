@@ -9,15 +9,14 @@ from skerry.core.errors import InvalidArgument, ProcessNotFound
 from skerry.core.models import ExecResult, ProcessInfo
 from skerry.sdk.commands import Request, check_bytes
 from skerry.sdk.exec_stream import SIGKILL, AsyncExecStream, send_signal
-from skerry.sdk.link import CONTROL_GUARD, Link
+from skerry.sdk.link import Link
 from skerry.sdk.output import OUTPUT_LIMIT, OutputChunk, ProcessOutput
 from skerry.sdk.process_table import find_process, first_reply
-from skerry.sdk.running import STDERR, STDOUT, Running
-from skerry.sdk.stream import Data, Stream
+from skerry.sdk.rings import read_rings
+from skerry.sdk.running import STDERR, STDOUT
+from skerry.sdk.stream import Stream
 from skerry.wire import Attach, Attached, OpenFlags, Start
 
-MAX_OUTPUT = 32 << 20
-"""More than any ring buffer holds."""
 Since = int | tuple[int, int]
 """A byte offset in both streams, or one for stdout and one for stderr; -1 is "only what comes"."""
 
@@ -97,32 +96,7 @@ class AsyncProcess:
         """
         start_out, start_err = _check_since(since, least=0)
         info = await find_process(self._link, self._id)
-        ends = {STDOUT: info.stdout_bytes, STDERR: info.stderr_bytes}
-        opening = self._link.open(
-            Attach(id=self._id, since_stdout=start_out, since_stderr=start_err, flags=int(OpenFlags.VIEW)),
-            channels=(STDOUT, STDERR),
-            greets=True,
-            offsets=(start_out, start_err),
-            jumps=True,
-            max_replies=2,
-        )
-        async with opening as stream:
-            running = Running(stream, self._command, output_limit=MAX_OUTPUT, since=(start_out, start_err))
-            out, err = running.collectors[STDOUT], running.collectors[STDERR]
-            running.take(await stream.next(CONTROL_GUARD))
-            while running.exit is None and any(running.end(channel) < end for channel, end in ends.items()):
-                chunk = running.take(item := await stream.next(CONTROL_GUARD))
-                if isinstance(item, Data) and chunk is not None:
-                    stream.took(item.channel, len(chunk.data))
-                if out.dropped or err.dropped:
-                    raise stream.corrupt("more output than a ring buffer holds")
-            return ProcessOutput(
-                stdout=out.value(),
-                stderr=err.value(),
-                stdout_offset=running.end(STDOUT) - out.total,
-                stderr_offset=running.end(STDERR) - err.total,
-                gap=running.gap,
-            )
+        return await read_rings(self._link, self._id, (start_out, start_err), (info.stdout_bytes, info.stderr_bytes))
 
     async def write_stdin(self, data: bytes | str) -> None:
         """Send input; waits while the process does not read it.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TypeVar
 
 from skerry.core.errors import ConnectionLost, ProcessNotFound, SkerryError
-from skerry.core.models import ExecStatus, ProcessInfo
-from skerry.sdk.commands import decode
+from skerry.core.models import ExecStatus, ProcessInfo, TerminalInfo
+from skerry.sdk.commands import MAX_SIDE, decode
 from skerry.sdk.link import CONTROL_GUARD, Link
 from skerry.sdk.stream import Reply, Stream
 from skerry.wire import Message, ProcessEntry, Processes
@@ -15,6 +15,7 @@ M = TypeVar("M", bound=Message)
 
 MAX_PROCESSES = 1024
 MAX_LIST_BYTES = 16 << 20
+NAMES = {"process": "processes", "terminal": "terminals"}
 
 
 async def first_reply(link: Link, stream: Stream, kind: type[M]) -> M:
@@ -32,7 +33,29 @@ async def first_reply(link: Link, stream: Stream, kind: type[M]) -> M:
 
 
 async def list_processes(link: Link) -> list[ProcessInfo]:
-    found: list[ProcessInfo] = []
+    return [entry for entry in await _list(link) if isinstance(entry, ProcessInfo)]
+
+
+async def list_terminals(link: Link) -> list[TerminalInfo]:
+    return [entry for entry in await _list(link) if isinstance(entry, TerminalInfo)]
+
+
+async def find_process(link: Link, id: int) -> ProcessInfo:
+    found = await _find(link, id, "process")
+    if isinstance(found, ProcessInfo):
+        return found
+    raise ProcessNotFound(f"{id} is a terminal, not a process", hint="use terminals.get")
+
+
+async def find_terminal(link: Link, id: int) -> TerminalInfo:
+    found = await _find(link, id, "terminal")
+    if isinstance(found, TerminalInfo):
+        return found
+    raise ProcessNotFound(f"{id} is a process, not a terminal", hint="use processes.get")
+
+
+async def _list(link: Link) -> list[ProcessInfo | TerminalInfo]:
+    found: list[ProcessInfo | TerminalInfo] = []
     async with link.open(Processes(), max_replies=MAX_PROCESSES + 1, max_reply_bytes=MAX_LIST_BYTES) as stream:
         while True:
             item = await stream.next(CONTROL_GUARD)
@@ -43,14 +66,51 @@ async def list_processes(link: Link) -> list[ProcessInfo]:
             found.append(_info(stream, stream.decode(ProcessEntry, item.payload)))
 
 
-async def find_process(link: Link, id: int) -> ProcessInfo:
-    for info in await list_processes(link):
+async def _find(link: Link, id: int, what: str) -> ProcessInfo | TerminalInfo:
+    for info in await _list(link):
         if info.id == id:
             return info
-    raise ProcessNotFound(f"sandbox {link.sandbox_id} has no process {id}")
+    raise ProcessNotFound(
+        f"sandbox {link.sandbox_id} has no {what} {id}",
+        hint=f"it has ended; {NAMES[what]}.list() shows those that are known",
+    )
 
 
-def _info(stream: Stream, entry: ProcessEntry) -> ProcessInfo:
+def _info(stream: Stream, entry: ProcessEntry) -> ProcessInfo | TerminalInfo:
+    status = _status(stream, entry)
+    argv = tuple(decode(part) for part in entry.argv)
+    if entry.cols is None and entry.rows is None:
+        return ProcessInfo(
+            id=entry.id,
+            pid=entry.pid,
+            argv=argv,
+            user=entry.user,
+            status=status,
+            exit_code=entry.exit_code,
+            signal=entry.signal,
+            started_at=entry.started_ms / 1000,
+            stdout_bytes=entry.stdout_bytes,
+            stderr_bytes=entry.stderr_bytes,
+        )
+    size = sound_size(entry.cols, entry.rows)
+    if size is None:
+        raise stream.corrupt(f"a terminal of {entry.cols} columns and {entry.rows} rows")
+    return TerminalInfo(
+        id=entry.id,
+        pid=entry.pid,
+        argv=argv,
+        user=entry.user,
+        cols=size[0],
+        rows=size[1],
+        status=status,
+        exit_code=entry.exit_code,
+        signal=entry.signal,
+        started_at=entry.started_ms / 1000,
+        output_bytes=entry.stdout_bytes,
+    )
+
+
+def _status(stream: Stream, entry: ProcessEntry) -> ExecStatus:
     try:
         status = ExecStatus(entry.status)
     except ValueError:
@@ -60,15 +120,11 @@ def _info(stream: Stream, entry: ProcessEntry) -> ProcessInfo:
         raise stream.corrupt(f"status {status.value} with exit code {code}")
     if entry.stdout_bytes < 0 or entry.stderr_bytes < 0:
         raise stream.corrupt("a negative number of bytes")
-    return ProcessInfo(
-        id=entry.id,
-        pid=entry.pid,
-        argv=tuple(decode(part) for part in entry.argv),
-        user=entry.user,
-        status=status,
-        exit_code=code,
-        signal=entry.signal,
-        started_at=entry.started_ms / 1000,
-        stdout_bytes=entry.stdout_bytes,
-        stderr_bytes=entry.stderr_bytes,
-    )
+    return status
+
+
+def sound_size(cols: int | None, rows: int | None) -> tuple[int, int] | None:
+    """The size that an agent says a terminal has; None if it cannot be one."""
+    if cols is None or rows is None or not (1 <= cols <= MAX_SIDE and 1 <= rows <= MAX_SIDE):
+        return None
+    return cols, rows

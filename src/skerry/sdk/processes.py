@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
-
-import anyio
 
 from skerry.core.models import ProcessInfo
 from skerry.sdk.commands import Command, SandboxPath, build
 from skerry.sdk.exec_stream import SIGKILL, send_signal
+from skerry.sdk.launch import launch
 from skerry.sdk.link import Link
 from skerry.sdk.process import AsyncProcess
-from skerry.sdk.process_table import find_process, first_reply, list_processes
-from skerry.sdk.running import STDERR, STDOUT
-from skerry.wire import Started
-
-ABANDON_GUARD = 5.0
-"""How long a cancelled `spawn` waits to kill what it has started."""
+from skerry.sdk.process_table import find_process, list_processes
 
 
 class AsyncProcesses:
@@ -48,19 +41,7 @@ class AsyncProcesses:
             QuotaExceeded: the sandbox has no room for another process.
         """
         request = build(command, cwd=cwd, env=env, timeout=timeout, user=user, sudo=sudo, foreground=False, input=stdin)
-        session = await self._link.session()
-        stream = session.open(
-            request.start, channels=(STDOUT, STDERR), input=stdin, greets=True, jumps=True, max_replies=2
-        )
-        try:
-            started = await first_reply(self._link, stream, Started)
-        except asyncio.CancelledError:
-            # Nobody will ever have its id: it must not run on.
-            with anyio.move_on_after(ABANDON_GUARD, shield=True):
-                orphan = await first_reply(self._link, stream, Started)
-                stream.close()
-                await send_signal(self._link, orphan.id, SIGKILL)
-            raise
+        stream, started = await launch(self._link, request.start)
         if stdin:
             stream.discard()
         else:

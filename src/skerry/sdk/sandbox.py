@@ -15,11 +15,11 @@ from skerry.core.errors import Corrupted, InvalidArgument, SkerryError, Unsuppor
 from skerry.core.models import CodeResult, Event, ExecResult, Resources, SandboxInfo, SandboxSpec, State, Usage
 from skerry.core.provider import Deadlines, Leases, Provider, Resizable
 from skerry.sdk import code as snippets
-from skerry.sdk.commands import Command, SandboxPath, Stdin, TextCallback, build
+from skerry.sdk.commands import BytesCallback, Command, SandboxPath, Stdin, TextCallback, build
 from skerry.sdk.env import AsyncEnv
 from skerry.sdk.events import EventCallback, EventLog, EventType
 from skerry.sdk.exec_stream import AsyncExecStream
-from skerry.sdk.execute import execute
+from skerry.sdk.execute import execute, execute_on_terminal
 from skerry.sdk.files import AsyncFiles
 from skerry.sdk.link import Link
 from skerry.sdk.listing import SandboxPage, SandboxStatus, select, spec_of
@@ -27,6 +27,7 @@ from skerry.sdk.log import log
 from skerry.sdk.options import ResourceOptions, build_spec, check_lifetime, check_resources
 from skerry.sdk.output import OUTPUT_LIMIT
 from skerry.sdk.processes import AsyncProcesses
+from skerry.sdk.terminals import COLS, ROWS, AsyncTerminals
 from skerry.wire import Life, LifeReply, Stats, StatsReply
 
 READY_GUARD = 5.0
@@ -48,6 +49,7 @@ class AsyncSandbox:
         self._link = Link(provider, info.id, on_event=self._log.add)
         self._files = AsyncFiles(self._link)
         self._processes = AsyncProcesses(self._link)
+        self._terminals = AsyncTerminals(self._link)
         self._env = AsyncEnv(self._link)
 
     @classmethod
@@ -256,6 +258,11 @@ class AsyncSandbox:
         return self._processes
 
     @property
+    def terminals(self) -> AsyncTerminals:
+        """Its terminals."""
+        return self._terminals
+
+    @property
     def env(self) -> AsyncEnv:
         """The environment of later commands."""
         return self._env
@@ -337,6 +344,41 @@ class AsyncSandbox:
             command, cwd=cwd, env=env, timeout=timeout, user=user, sudo=sudo, stdin=stdin, output_limit=output_limit
         )
         return AsyncExecStream(self._link, request)
+
+    async def run_command_via_pty(
+        self,
+        command: Command,
+        *,
+        on_data: BytesCallback | None = None,
+        cols: int = COLS,
+        rows: int = ROWS,
+        cwd: SandboxPath | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        user: str | None = None,
+        input: Stdin = None,
+        output_limit: int = OUTPUT_LIMIT,
+    ) -> ExecResult:
+        """Run a command on a terminal of its own and wait for it; all it shows is in `stdout`. Otherwise as `exec`.
+
+        `input` is typed as it is: `\\x04` on a line of its own ends it. `on_data` gets what is shown as it comes.
+
+        Raises:
+            InvalidArgument: an option that makes no sense, before anything is sent.
+            CommandNotFound: the program of a list is not there.
+            ConnectionLost, SandboxNotFound, SandboxFailed: how it ended cannot be known.
+        """
+        request = build(
+            command,
+            cwd=cwd,
+            env=env,
+            timeout=timeout,
+            user=user,
+            stdin=input,
+            output_limit=output_limit,
+            size=(cols, rows),
+        )
+        return await execute_on_terminal(self._link, request, on_data)
 
     async def code_run(
         self,

@@ -10,7 +10,7 @@ from skerry.core.handshake import hello_frame, parse_hello
 from skerry.core.provider import Channel
 from skerry.sdk.pipe import open_pipe
 from skerry.sdk.stream import Stream
-from skerry.wire import Decoder, Failure, FieldError, Frame, FrameError, Hello, Message, Type, encode_frame
+from skerry.wire import Decoder, Failure, FieldError, Frame, FrameError, Hello, Message, Notice, Type, encode_frame
 
 WINDOW = 256 * 1024
 OUTBOX_SOFT = 1 << 20
@@ -40,6 +40,8 @@ class Session:
         self.hello: Hello | None = channel.greeting
         self.error: SkerryError | None = None
         """Why the session has ended; None while it lives."""
+        self.closed = False
+        """Whether it was ended from this side."""
         self._on_end = on_end
         self._ping_after, self._lost_after = ping_after, lost_after
         self._streams: dict[int, Stream] = {}
@@ -68,11 +70,13 @@ class Session:
         jumps: bool = False,
         max_replies: int = 1,
         max_reply_bytes: int = 2 << 20,
+        on_notice: Callable[[Notice], None] | None = None,
     ) -> Stream:
         """Send the opener `message` and return its stream.
 
         The agent may send DATA on `channels` from `offsets` on (with forward jumps only where `jumps`), after a first
-        REPLY if it `greets`, and at most `max_replies`; `input` says that channel 0 carries ours.
+        REPLY if it `greets`, and at most `max_replies`; `input` says that channel 0 carries ours. `on_notice` allows
+        notices and gets each; it raises FrameError for one that makes no sense.
 
         Raises InvalidArgument for a message above the frame size, and the session's error if it has ended.
         """
@@ -95,6 +99,7 @@ class Session:
             jumps=jumps,
             max_replies=max_replies,
             max_reply_bytes=max_reply_bytes,
+            on_notice=on_notice,
         )
         if self._timer is None:
             self._heard_at = self.loop.time()
@@ -168,6 +173,7 @@ class Session:
 
     def discard(self) -> None:
         """Close the connection from outside its event loop, which may itself be closed."""
+        self.closed = True
         closed = ConnectionLost("the connection was closed")
         if self.loop.is_closed():
             self._streams.clear()
@@ -177,6 +183,7 @@ class Session:
 
     async def aclose(self) -> None:
         """Close the connection; open streams get ConnectionLost."""
+        self.closed = True
         self.end(ConnectionLost("the connection was closed"))
         await self._pipe.wait_closed()
 

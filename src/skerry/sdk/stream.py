@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from skerry.core.errors import ConnectionLost, SkerryError
@@ -15,6 +16,7 @@ from skerry.wire import (
     FieldError,
     FrameError,
     Message,
+    Notice,
     credit_frame,
     data_frame,
     parse_credit,
@@ -29,6 +31,11 @@ M = TypeVar("M", bound=Message)
 MAX_QUEUED = 4096
 """Items held apart; past this, bytes join the last item of their channel, so that tiny frames cost no memory."""
 MAX_OFFSET = 1 << 62
+MAX_NOTICE = 1024
+
+
+def unheard(notice: Notice) -> None:
+    """Takes notices where nobody needs the news."""
 
 
 class Data:
@@ -75,6 +82,7 @@ class Stream:
         jumps: bool,
         max_replies: int,
         max_reply_bytes: int,
+        on_notice: Callable[[Notice], None] | None,
     ) -> None:
         self.id = id
         self.session = session
@@ -90,6 +98,7 @@ class Stream:
         self._jumps = jumps
         self._replies_left = max_replies
         self._reply_bytes_left = max_reply_bytes
+        self._on_notice = on_notice
         self._discard = False
         self._inbox: deque[Data | Reply] = deque()
         self._error: Exception | None = None
@@ -129,6 +138,12 @@ class Stream:
             self._put(item)
 
     def on_reply(self, flags: int, payload: bytes) -> None:
+        if self._on_notice is not None and self._greeted and not flags & FINAL:
+            # Handed on at once and never kept, so that any number of them costs no memory.
+            if len(payload) > MAX_NOTICE:
+                raise FrameError(f"a notice of {len(payload)} bytes")
+            self._on_notice(Notice.decode(payload))
+            return
         self._replies_left -= 1
         self._reply_bytes_left -= len(payload)
         if self._replies_left < 0 or self._reply_bytes_left < 0:
@@ -164,6 +179,11 @@ class Stream:
         _wake(self._credit_waiter)
 
     # What the consumer calls.
+
+    @property
+    def lost(self) -> bool:
+        """Whether it ended because its connection did."""
+        return isinstance(self._error, ConnectionLost)
 
     @property
     def pending(self) -> bool:
