@@ -42,10 +42,13 @@ the same call may work later. Where Python has a word for it, the error is of th
 `OutOfMemory` and `ExecTimeout` carry the command's `result`.
 
 """
-FIRST = ("Sandbox", "Processes", "Process", "ExecStream", "Files", "Env")
+FIRST = ("Sandbox", "Processes", "Process", "ExecStream", "Files", "Git", "Env")
 MODELS = {
     "core/models.py": None,  # all of them
     "sdk/sandbox.py": ("SandboxStatus", "SandboxPage"),
+    "sdk/git_data.py": None,
+    "sdk/health.py": None,
+    "sdk/instructions.py": None,
     "sdk/output.py": ("OutputChunk", "ProcessOutput"),
 }
 

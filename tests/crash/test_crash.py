@@ -182,3 +182,22 @@ def test_lifetime_ends_a_sandbox_without_any_client(skerry_home: Path) -> None:
     with pytest.raises(errors.SandboxNotFound):
         Sandbox.get(sandbox.id)
     assert inventory.left(before, inventory.settle(skerry_home, before)) == {}
+
+
+def test_a_background_process_outlives_its_client_and_nothing_it_wrote_is_lost() -> None:
+    with Sandbox.create(timeout=300) as sandbox:
+        program = [sys.executable, str(VICTIM.with_name("spawner.py")), sandbox.id]
+        with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as client:
+            assert client.stdout is not None
+            number = int(client.stdout.readline())
+            client.send_signal(signal.SIGKILL)
+            assert client.wait() == -signal.SIGKILL
+        process = sandbox.processes.get(number)
+        assert process.poll().status == "running"
+        sandbox.files.write("go", b"")
+        with process.attach(since=0) as stream:
+            written = b"".join(chunk.data for chunk in stream if chunk.stream == "stdout")
+            assert stream.gap == 0
+        assert written == b"".join(b"%d\n" % number for number in range(1, 10_001))
+        result = sandbox.processes.get(number).wait()
+        assert (result.exit_code, result.stdout_bytes, result.stderr) == (7, written, "done\n")

@@ -12,7 +12,7 @@ from skerry import AsyncSandbox, InvalidArgument, QuotaExceeded, Resources, Sand
 from tests.sdk.fake_agent import FakeProvider
 
 NOT_YET = (
-    "image snapshot source language runtime idle_timeout auto_stop auto_archive auto_delete keep_alive instructions "
+    "image snapshot source language runtime idle_timeout auto_stop auto_archive auto_delete keep_alive "
     "volumes ports secrets region target options"
 ).split()
 

@@ -18,6 +18,8 @@ SkerryError
 ├── CommandNotFound (FileNotFoundError)     COMMAND_NOT_FOUND
 ├── CommandFailed                           COMMAND_FAILED      `check=True`; carries the result
 │   └── OutOfMemory (MemoryError)           OUT_OF_MEMORY
+├── GitError                                GIT_FAILED          carries the result
+│   └── RepositoryNotFound (LookupError)    REPOSITORY_NOT_FOUND
 ├── PortClosed (ConnectionRefusedError)     PORT_CLOSED
 └── FileError (OSError)                     IO_ERROR
     ├── FileMissing (FileNotFoundError)     FILE_NOT_FOUND
@@ -163,6 +165,21 @@ class CommandFailed(SkerryError):
 class OutOfMemory(CommandFailed, MemoryError):
     code = "OUT_OF_MEMORY"
     hint = "give the sandbox more memory: resources=Resources(memory=…) or set_limits(memory=…)"
+
+
+class GitError(SkerryError):
+    """Git ended with something else than 0; `result` has all of it."""
+
+    code = "GIT_FAILED"
+
+    def __init__(self, message: str, result: ExecResult, *, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.result = result
+
+
+class RepositoryNotFound(GitError, LookupError):
+    code = "REPOSITORY_NOT_FOUND"
+    hint = "check the URL or the directory; a server may say this too when credentials are missing"
 
 
 class PortClosed(SkerryError, ConnectionRefusedError):

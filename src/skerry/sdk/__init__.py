@@ -1,10 +1,25 @@
 """The sandbox object and everything it does, derived once for all providers."""
 
-from skerry.sdk._sync import Env, ExecStream, Files, Process, Processes, Sandbox, Terminal, Terminals, TerminalStream
+from skerry.sdk._sync import (
+    Env,
+    ExecStream,
+    Files,
+    Git,
+    Process,
+    Processes,
+    Sandbox,
+    Terminal,
+    Terminals,
+    TerminalStream,
+)
 from skerry.sdk.env import AsyncEnv
 from skerry.sdk.events import EventCallback, EventType
 from skerry.sdk.exec_stream import AsyncExecStream
 from skerry.sdk.files import AsyncFiles
+from skerry.sdk.git import AsyncGit
+from skerry.sdk.git_data import GitBranch, GitCommit, GitFileStatus, GitStatus
+from skerry.sdk.health import Health, HealthCheck, HealthReport
+from skerry.sdk.instructions import InstructionsContext
 from skerry.sdk.listing import SandboxPage, SandboxStatus
 from skerry.sdk.output import OutputChunk, ProcessOutput, TerminalChunk, TerminalOutput
 from skerry.sdk.process import AsyncProcess
@@ -21,6 +36,7 @@ __all__ = [
     "AsyncEnv",
     "AsyncExecStream",
     "AsyncFiles",
+    "AsyncGit",
     "AsyncProcess",
     "AsyncProcesses",
     "AsyncSandbox",
@@ -32,6 +48,15 @@ __all__ = [
     "EventType",
     "ExecStream",
     "Files",
+    "Git",
+    "GitBranch",
+    "GitCommit",
+    "GitFileStatus",
+    "GitStatus",
+    "Health",
+    "HealthCheck",
+    "HealthReport",
+    "InstructionsContext",
     "OutputChunk",
     "Process",
     "ProcessOutput",

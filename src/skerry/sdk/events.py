@@ -106,11 +106,12 @@ class EventLog:
                     yield event
                 if event.type == "destroyed":
                     return
-            await self._wait()
+            await self.wait()
             if time.monotonic() - self._asked_at >= POLL and not self._ended:
                 await self.refresh()
 
-    async def _wait(self) -> None:
+    async def wait(self) -> None:
+        """Return at the next event that is seen here, or when it is time to ask the provider again."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         try:

@@ -8,7 +8,7 @@ from typing import BinaryIO, TypeGuard
 
 from skerry.core.errors import FileMissing, InvalidArgument, NotADirectory
 from skerry.core.models import FileInfo
-from skerry.sdk import transfer
+from skerry.sdk import glob, transfer
 from skerry.sdk.commands import SandboxPath, check_user, check_whole, encode_path
 from skerry.sdk.fileinfo import file_info
 from skerry.sdk.link import FILE_GUARD, Link
@@ -130,6 +130,18 @@ class AsyncFiles:
         source = transfer.read_chunks(data) if is_binary_file(data) else data
         async with self._link.open(message, input=True) as stream:
             return await transfer.store(stream, source)
+
+    async def glob(self, pattern: str, *, path: SandboxPath = ".", user: str | None = None) -> list[FileInfo]:
+        """What matches a pattern with `*`, `?`, `[…]`, `{a,b}` and `**`, sorted; none is an empty list.
+
+        Paths are relative to `path` unless the pattern is absolute. As in shells a name that begins with a dot is only
+        matched by a pattern that does, a slash at the end means directories, and a backslash takes a letter as it is.
+        Links are matched and not followed.
+
+        Raises InvalidArgument for a pattern that makes no sense.
+        """
+        encode_path(path)
+        return await glob.find(self, pattern, path, user)
 
     async def list(self, path: SandboxPath = ".", *, depth: int = 1, user: str | None = None) -> list[FileInfo]:
         """The entries of a directory, and of those below it down to `depth`, sorted by path.

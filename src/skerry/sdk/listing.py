@@ -47,7 +47,7 @@ def select(
 ) -> SandboxPage:
     """The page after `cursor` of those that match, oldest first. Raises InvalidArgument."""
     check_whole(limit, "limit", least=1)
-    wanted = None if state is None else _check_state(state)
+    wanted = None if state is None else check_state(state)
     after = None if cursor is None else _parse_cursor(cursor)
     pairs, tags = check_pairs(metadata, "metadata").items(), check_pairs(labels, "labels").items()
     found = [
@@ -81,7 +81,7 @@ def spec_of(info: SandboxInfo) -> SandboxSpec:
     )
 
 
-def _check_state(state: State | str) -> State:
+def check_state(state: State | str) -> State:
     try:
         return State(state)
     except ValueError:

@@ -21,12 +21,17 @@ from skerry.sdk.events import EventCallback, EventLog, EventType
 from skerry.sdk.exec_stream import AsyncExecStream
 from skerry.sdk.execute import execute, execute_on_terminal
 from skerry.sdk.files import AsyncFiles
+from skerry.sdk.git import AsyncGit
+from skerry.sdk.health import TIMEOUT as CHECK_TIMEOUT
+from skerry.sdk.health import Checks, HealthReport, examine
+from skerry.sdk.instructions import Instructions, check_instructions, describe
 from skerry.sdk.link import Link
 from skerry.sdk.listing import SandboxPage, SandboxStatus, select, spec_of
 from skerry.sdk.log import log
 from skerry.sdk.options import ResourceOptions, build_spec, check_lifetime, check_resources
 from skerry.sdk.output import OUTPUT_LIMIT
 from skerry.sdk.processes import AsyncProcesses
+from skerry.sdk.states import wait_for_state
 from skerry.sdk.terminals import COLS, ROWS, AsyncTerminals
 from skerry.wire import Life, LifeReply, Stats, StatsReply
 
@@ -51,6 +56,8 @@ class AsyncSandbox:
         self._processes = AsyncProcesses(self._link)
         self._terminals = AsyncTerminals(self._link)
         self._env = AsyncEnv(self._link)
+        self._git = AsyncGit(self._link)
+        self._instructions: Instructions | None = None
 
     @classmethod
     async def create(
@@ -73,7 +80,7 @@ class AsyncSandbox:
         auto_archive: object = None,
         auto_delete: object = None,
         keep_alive: object = None,
-        instructions: object = None,
+        instructions: Instructions | None = None,
         resources: ResourceOptions | None = None,
         volumes: object = None,
         ports: object = None,
@@ -92,7 +99,8 @@ class AsyncSandbox:
         """Make a sandbox that is ready for commands.
 
         `timeout` is its lifetime in seconds. With `idempotency_key` the same call again returns the same sandbox.
-        `on_event` gets every event from `created` on. Options typed `object` have no feature yet.
+        `on_event` gets every event from `created` on. `instructions` is what `instructions()` gives.
+        Options typed `object` have no feature yet.
 
         Raises:
             Unsupported: an option that this provider or this version cannot honour; `option` names it.
@@ -102,6 +110,7 @@ class AsyncSandbox:
             ProviderUnavailable: the provider cannot work here.
         """
         started = time.perf_counter()
+        check_instructions(instructions)
         spec = build_spec(
             name=name,
             template=template,
@@ -127,7 +136,6 @@ class AsyncSandbox:
                 "auto_archive": auto_archive,
                 "auto_delete": auto_delete,
                 "keep_alive": keep_alive,
-                "instructions": instructions,
                 "volumes": volumes,
                 "ports": ports,
                 "secrets": secrets,
@@ -139,6 +147,7 @@ class AsyncSandbox:
         chosen = registry.provider(provider)
         info = await chosen.create(spec)
         sandbox = cls(chosen, info, spec)
+        sandbox._instructions = instructions
         log.info("created %s", info.id, extra=sandbox._link.fields("create", started))
         if on_event is not None:
             sandbox.on("*", on_event)
@@ -267,6 +276,11 @@ class AsyncSandbox:
         """The environment of later commands."""
         return self._env
 
+    @property
+    def git(self) -> AsyncGit:
+        """Its repositories."""
+        return self._git
+
     async def info(self) -> SandboxInfo:
         """What the provider knows about it now. Raises SandboxNotFound."""
         self._info = await self._provider.get(self.id)
@@ -287,6 +301,38 @@ class AsyncSandbox:
         except SkerryError:
             return False
         return True
+
+    async def health_check(self, checks: Checks | None = None, *, timeout: float = CHECK_TIMEOUT) -> HealthReport:
+        """Whether it works: agent, command, disk, memory, workdir, and the caller's own checks by name, all at once.
+
+        A check is a shell command that must exit with 0, or a function of the sandbox that returns True or None, or
+        False or a reason why not; a HealthCheck is one with another `timeout`. One that raises or takes longer than
+        `timeout` is not healthy, and neither is a sandbox that is gone. A name that is built in is replaced.
+
+        Raises InvalidArgument for a check that is none.
+        """
+        return await examine(self, checks, timeout)
+
+    async def instructions(self, *, extra: str | None = None, context: object = None) -> str:
+        """A short text for an agent's system prompt: how this sandbox works and what is really in it.
+
+        The text or function of `create(instructions=…)` takes its place; a function gets an InstructionsContext with
+        `context` in it. `extra` is added at the end.
+
+        Raises SandboxNotFound, SandboxFailed, ConnectionLost; what the function raises.
+        """
+        return await describe(self, self._instructions, extra, context)
+
+    async def wait_for_state(self, state: State | str, *, timeout: float = 60.0) -> SandboxInfo:
+        """Wait until it is in that state.
+
+        Raises:
+            Timeout: it is in another one after `timeout` seconds, which the message names.
+            SandboxNotFound: it is gone, and `destroyed` was not what was waited for.
+            InvalidArgument: there is no such state.
+        """
+        self._info = await wait_for_state(self._provider, self._log, self._info, state, timeout)
+        return self._info
 
     async def exec(
         self,

@@ -159,7 +159,7 @@ class PortsConformance(Conformance):
     async def test_a_slow_client_does_not_fill_the_memory(self, sandbox: AsyncSandbox) -> None:
         """PrimeIntellect-ai/prime#824: what a client does not take yet must be held back, and then be complete."""
         size = 30_000_000
-        program = f"import socket; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True); "
+        program = "import socket; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True); "
         program += f"s.accept()[0].sendall(bytes({size}))"
         server = await sandbox.processes.spawn(["python3", "-c", program])
         await wrote(server, b"\n")

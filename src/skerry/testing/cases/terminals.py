@@ -45,7 +45,9 @@ class TerminalsConformance(Conformance):
 
     async def test_ctrl_c_interrupts(self, sandbox: AsyncSandbox) -> None:
         """Keys are keys: 0x03 is a signal to what runs in the foreground."""
-        terminal = await sandbox.terminals.create("trap 'echo caught; exit 7' INT; echo set; while :; do sleep 0.05; done")
+        terminal = await sandbox.terminals.create(
+            "trap 'echo caught; exit 7' INT; echo set; while :; do sleep 0.05; done"
+        )
         await shows(terminal, b"set")
         await terminal.write(b"\x03")
         assert (await terminal.wait()).exit_code == 7

@@ -69,9 +69,7 @@ class TransfersConformance(Conformance):
         assert shape(tmp_path / "back") == shape(tree)
         assert (sent.files, sent.directories, sent.links) == (got.files, got.directories, got.links)
 
-    async def test_hard_links_and_times_survive(
-        self, sandbox: AsyncSandbox, directory: str, tree: Path
-    ) -> None:
+    async def test_hard_links_and_times_survive(self, sandbox: AsyncSandbox, directory: str, tree: Path) -> None:
         """A tree does not grow on the way, and a build does not start over because all files look new."""
         os.utime(tree / "run.sh", (1_000_000_000, 1_000_000_000))
         await sandbox.files.upload(tree, f"{directory}/tree")

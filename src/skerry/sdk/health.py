@@ -1,0 +1,184 @@
+"""Whether a sandbox does what it is there for: checks built in, and the caller's own."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import anyio
+
+from skerry.core.config import check_seconds
+from skerry.core.errors import InvalidArgument, SkerryError
+from skerry.core.models import State
+
+if TYPE_CHECKING:
+    from skerry.sdk._sync import Sandbox
+    from skerry.sdk.sandbox import AsyncSandbox
+
+TIMEOUT = 10.0
+DISK_FULL = 0.99
+MEMORY_FULL = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class HealthCheck:
+    """A check with a time limit of its own, in seconds."""
+
+    check: str | Callable[..., object]
+    timeout: float = TIMEOUT
+
+
+Check = str | Callable[["AsyncSandbox"], object] | HealthCheck
+"""A shell command that must exit with 0, or a function of the sandbox that returns True or None when all is well, and
+False or the reason when it is not; it may be a coroutine function."""
+BlockingCheck = str | Callable[["Sandbox"], object] | HealthCheck
+"""As Check, with a function of the blocking sandbox; it runs in a thread."""
+Checks = Mapping[str, Check]
+BlockingChecks = Mapping[str, BlockingCheck]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Health:
+    """What one check found."""
+
+    name: str
+    healthy: bool
+    reason: str | None
+    """Why it is not healthy."""
+    duration: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HealthReport:
+    """What all checks found; `healthy` when every one is."""
+
+    healthy: bool
+    checks: dict[str, Health]
+
+
+async def examine(sandbox: AsyncSandbox, checks: Checks | None, timeout: float) -> HealthReport:
+    """Run the built-in checks and `checks`, all at once. Raises InvalidArgument for one that is none."""
+    chosen = {**_BUILT_IN, **_checked(checks)}
+    check_seconds(timeout)
+    found = await asyncio.gather(*(_run(sandbox, name, check, timeout) for name, check in chosen.items()))
+    return HealthReport(healthy=all(health.healthy for health in found), checks={one.name: one for one in found})
+
+
+def _checked(checks: object) -> Checks:
+    if checks is None:
+        return {}
+    if not isinstance(checks, Mapping):
+        raise InvalidArgument(f"checks must be a mapping of names to checks, not {type(checks).__name__}")
+    for name, check in checks.items():
+        inner = check.check if isinstance(check, HealthCheck) else check
+        if isinstance(check, HealthCheck):
+            check_seconds(check.timeout)
+        if not isinstance(name, str) or not name:
+            raise InvalidArgument(f"{name!r} is not a name for a check")
+        if not (isinstance(inner, str) and inner) and not callable(inner):
+            raise InvalidArgument(f"the check {name!r} must be a command or a function, not {type(inner).__name__}")
+    return checks
+
+
+async def _run(sandbox: AsyncSandbox, name: str, check: Check, timeout: float) -> Health:
+    began = time.monotonic()
+    if isinstance(check, HealthCheck):
+        timeout = check.timeout
+        check = check.check
+    try:
+        with anyio.fail_after(timeout):
+            reason = await (_command(sandbox, check) if isinstance(check, str) else _function(sandbox, check))
+    except TimeoutError as error:
+        late = time.monotonic() - began >= timeout
+        reason = f"no answer within {timeout:g} s" if late else f"{type(error).__name__}: {error}"
+    except SkerryError as error:
+        reason = f"{error.code}: {error}"
+    except Exception as error:  # noqa: BLE001
+        # The caller's own code: what it raises is what it found.
+        reason = f"{type(error).__name__}: {error}"
+    return Health(name=name, healthy=reason is None, reason=reason, duration=time.monotonic() - began)
+
+
+async def _command(sandbox: AsyncSandbox, command: str) -> str | None:
+    result = await sandbox.exec(command)
+    if result.ok:
+        return None
+    how = f"exit code {result.exit_code}" if result.signal is None else f"signal {result.signal}"
+    tail = (result.stderr.strip() or result.stdout.strip()).rpartition("\n")[2][-300:]
+    return f"{how}: {tail}" if tail else how
+
+
+async def _function(sandbox: AsyncSandbox, check: Callable[[AsyncSandbox], object]) -> str | None:
+    outcome = check(sandbox)
+    if inspect.isawaitable(outcome):
+        outcome = await outcome
+    if outcome is None or outcome is True:
+        return None
+    if outcome is False:
+        return "the check returned False"
+    if isinstance(outcome, str):
+        return outcome or None
+    return f"the check returned a {type(outcome).__name__}: neither a bool nor a reason"
+
+
+async def _agent(sandbox: AsyncSandbox) -> str | None:
+    info = await sandbox.info()
+    if info.state is not State.RUNNING:
+        return f"the sandbox is {info.state}" + (f": {info.reason}" if info.reason else "")
+    await sandbox.reconnect()
+    return None
+
+
+async def _disk(sandbox: AsyncSandbox) -> str | None:
+    usage = await sandbox.usage()
+    if not usage.disk_total or usage.disk_used is None or usage.disk_used < usage.disk_total * DISK_FULL:
+        return None
+    return f"{usage.disk_used} of {usage.disk_total} bytes are used"
+
+
+async def _memory(sandbox: AsyncSandbox) -> str | None:
+    usage = await sandbox.usage()
+    if not usage.memory_total or usage.memory_used < usage.memory_total * MEMORY_FULL:
+        return None
+    return f"{usage.memory_used} of {usage.memory_total} bytes are used"
+
+
+async def _workdir(sandbox: AsyncSandbox) -> None:
+    name = f".health-{secrets.token_hex(8)}"
+    await sandbox.files.write(name, b"", parents=False)
+    await sandbox.files.remove(name)
+
+
+_BUILT_IN: dict[str, Check] = {
+    "agent": _agent,
+    "command": "true",
+    "disk": _disk,
+    "memory": _memory,
+    "workdir": _workdir,
+}
+
+
+def blocking_checks(checks: BlockingChecks | None, sandbox: Sandbox) -> Checks | None:
+    """The same checks for the async API: each function gets the blocking sandbox, in a thread of its own."""
+    if checks is None or not isinstance(checks, Mapping):
+        return checks
+    return {name: _blocking(check, sandbox) for name, check in checks.items()}
+
+
+def _blocking(check: BlockingCheck, sandbox: Sandbox) -> Check:
+    if isinstance(check, HealthCheck):
+        function = check.check
+        return check if not callable(function) else HealthCheck(_in_thread(function, sandbox), check.timeout)
+    return _in_thread(check, sandbox) if callable(check) else check
+
+
+def _in_thread(check: Callable[[Sandbox], object], sandbox: Sandbox) -> Callable[[AsyncSandbox], Awaitable[object]]:
+    async def run(_: AsyncSandbox) -> object:
+        return await anyio.to_thread.run_sync(check, sandbox, abandon_on_cancel=True)
+
+    return run
