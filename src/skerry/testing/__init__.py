@@ -19,12 +19,14 @@ from skerry.testing.cases.bounds import (  # noqa: E402
     ResizableConformance,
 )
 from skerry.testing.cases.clients import ClientsConformance  # noqa: E402
+from skerry.testing.cases.code import GitConformance, SearchConformance  # noqa: E402
 from skerry.testing.cases.environment import EnvConformance  # noqa: E402
 from skerry.testing.cases.exec import ExecConformance  # noqa: E402
 from skerry.testing.cases.files import FilesConformance  # noqa: E402
 from skerry.testing.cases.lifecycle import LifecycleConformance, ListingConformance  # noqa: E402
 from skerry.testing.cases.output import OutputConformance  # noqa: E402
 from skerry.testing.cases.processes import ProcessesConformance  # noqa: E402
+from skerry.testing.cases.terminals import TerminalsConformance  # noqa: E402
 from skerry.testing.cases.timeouts import TimeoutsConformance  # noqa: E402
 
 SUITES: tuple[type[Conformance], ...] = (
@@ -34,7 +36,10 @@ SUITES: tuple[type[Conformance], ...] = (
     OutputConformance,
     TimeoutsConformance,
     ProcessesConformance,
+    TerminalsConformance,
     FilesConformance,
+    GitConformance,
+    SearchConformance,
     EnvConformance,
     ClientsConformance,
     LimitsConformance,
@@ -64,6 +69,7 @@ __all__ = [
     "ExecConformance",
     "FilesConformance",
     "Fresh",
+    "GitConformance",
     "LeasesConformance",
     "LifecycleConformance",
     "LimitsConformance",
@@ -72,6 +78,8 @@ __all__ = [
     "OutputConformance",
     "ProcessesConformance",
     "ResizableConformance",
+    "SearchConformance",
+    "TerminalsConformance",
     "TimeoutsConformance",
     "cases",
 ]

@@ -6,7 +6,7 @@ import functools
 import inspect
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NoReturn, Protocol
 
 import anyio
 import pytest
@@ -14,9 +14,6 @@ import pytest
 from skerry.core.errors import Unsupported
 from skerry.core.provider import Provider, capabilities
 from skerry.sdk.sandbox import AsyncSandbox
-
-PATIENCE = 60.0
-"""A case that takes longer, in seconds, fails: a provider that hangs does not conform."""
 
 _numbers = itertools.count(1)
 
@@ -39,6 +36,8 @@ class Conformance:
     """What the class is called in tables."""
     needs: ClassVar[str | None] = None
     """The capability without which no case of the class applies."""
+    patience: ClassVar[float] = 60.0
+    """A case that takes longer, in seconds, fails: a provider that hangs does not conform."""
 
     def __init_subclass__(cls) -> None:
         for name, case in list(vars(cls).items()):
@@ -84,24 +83,32 @@ class Conformance:
         return path
 
     @pytest.fixture
-    async def fresh(self, provider: Provider, options: dict[str, Any]) -> AsyncIterator[Fresh]:
-        """Makes sandboxes of the case's own; an option that the provider refuses as unsupported is not offered."""
+    async def attempt(self, provider: Provider, options: dict[str, Any]) -> AsyncIterator[Fresh]:
+        """Makes sandboxes of the case's own, also those that should have been refused: they are destroyed after it."""
         made: list[AsyncSandbox] = []
 
         async def create(**own: Any) -> AsyncSandbox:
-            try:
-                sandbox = await AsyncSandbox.create(provider, **(options | own))
-            except Unsupported as error:
-                not_offered(str(error))
-            made.append(sandbox)
-            return sandbox
+            made.append(await AsyncSandbox.create(provider, **(options | own)))
+            return made[-1]
 
         yield create
         for sandbox in made:
             await sandbox.destroy()
 
+    @pytest.fixture
+    def fresh(self, attempt: Fresh) -> Fresh:
+        """Makes sandboxes of the case's own; an option that the provider refuses as unsupported is not offered."""
 
-def not_offered(what: str) -> Any:
+        async def create(**own: Any) -> AsyncSandbox:
+            try:
+                return await attempt(**own)
+            except Unsupported as error:
+                not_offered(str(error))
+
+        return create
+
+
+def not_offered(what: str) -> NoReturn:
     """Ends the case: neither passed nor failed."""
     pytest.skip(f"not offered: {what}")
 
@@ -130,8 +137,8 @@ async def gone(sandbox: AsyncSandbox, pid: int) -> None:
 
 def _within_patience(case: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
     @functools.wraps(case)
-    async def limited(*args: Any, **kwargs: Any) -> None:
-        with anyio.fail_after(PATIENCE):
-            await case(*args, **kwargs)
+    async def limited(self: Conformance, **fixtures: Any) -> None:
+        with anyio.fail_after(self.patience):
+            await case(self, **fixtures)
 
     return limited

@@ -63,19 +63,19 @@ class LimitsConformance(Conformance):
         slow = (await tenth.exec(BURN)).duration
         assert slow > 2 * quick
 
-    async def test_more_than_the_maximum_is_refused(self, provider: Provider, options: dict[str, Any]) -> None:
+    async def test_more_than_the_maximum_is_refused(self, provider: Provider, attempt: Fresh) -> None:
         """Nothing is made for what nobody may have."""
         before = {info.id for info in await provider.list()}
         for resources in (Resources(memory=1 << 60), Resources(pids=10**9), Resources(cpu=100_000)):
             with pytest.raises((QuotaExceeded, Unsupported)):
-                await AsyncSandbox.create(provider, resources=resources, **options)
+                await attempt(resources=resources)
         assert {info.id for info in await provider.list()} == before
 
-    async def test_a_limit_that_does_not_exist_is_refused(self, provider: Provider, options: dict[str, Any]) -> None:
+    async def test_a_limit_that_does_not_exist_is_refused(self, provider: Provider, attempt: Fresh) -> None:
         """A misspelt limit must not be a sandbox without one."""
         for wrong in ({"memroy": 1}, {"memory": "lots"}, {"cpu": -1}, {"pids": 0}):
             with pytest.raises(InvalidArgument):
-                await AsyncSandbox.create(provider, resources=wrong, **options)
+                await attempt(resources=wrong)
 
 
 class NetworkConformance(Conformance):
@@ -116,11 +116,11 @@ class NetworkConformance(Conformance):
         )
         assert (await closed.exec(["python3", "-c", program])).stdout == "hi\n"
 
-    async def test_an_unknown_policy_is_refused(self, provider: Provider, options: dict[str, Any]) -> None:
+    async def test_an_unknown_policy_is_refused(self, provider: Provider, attempt: Fresh) -> None:
         """A policy nobody knows must not become an open network."""
         before = {info.id for info in await provider.list()}
         with pytest.raises((Unsupported, InvalidArgument)):
-            await AsyncSandbox.create(provider, **(options | {"network": "deny-everything"}))
+            await attempt(network="deny-everything")
         assert {info.id for info in await provider.list()} == before
 
 

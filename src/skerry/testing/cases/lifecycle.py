@@ -79,14 +79,14 @@ class LifecycleConformance(Conformance):
             await provider.get(name)
 
     async def test_a_taken_name_is_a_conflict_and_makes_nothing(
-        self, fresh: Fresh, provider: Provider, options: dict[str, Any]
+        self, fresh: Fresh, provider: Provider, attempt: Fresh
     ) -> None:
         """The second sandbox of a name is refused; the first one is not touched."""
         name = unique()
         first = await fresh(name=name)
         before = {info.id for info in await provider.list()}
         with pytest.raises(Conflict):
-            await AsyncSandbox.create(provider, name=name, **options)
+            await attempt(name=name)
         assert {info.id for info in await provider.list()} == before
         assert (await first.exec("true")).ok
 
@@ -97,14 +97,12 @@ class LifecycleConformance(Conformance):
         await first.destroy()
         assert (await fresh(name=name)).id != first.id
 
-    async def test_a_bad_name_is_refused_before_anything_is_made(
-        self, provider: Provider, options: dict[str, Any]
-    ) -> None:
+    async def test_a_bad_name_is_refused_before_anything_is_made(self, provider: Provider, attempt: Fresh) -> None:
         """Names with slashes, blanks or the shape of an id are InvalidArgument."""
         before = {info.id for info in await provider.list()}
         for name in ("", "a/b", "../x", "two words", "UPPER", "sb-0123456789", "x" * 64):
             with pytest.raises(InvalidArgument):
-                await AsyncSandbox.create(provider, name=name, **options)
+                await attempt(name=name)
         assert {info.id for info in await provider.list()} == before
 
     async def test_destroy_ends_it_for_everybody(self, fresh: Fresh, provider: Provider) -> None:
@@ -158,22 +156,20 @@ class LifecycleConformance(Conformance):
         assert len(set(made)) == 1
 
     async def test_a_key_used_for_something_else_is_a_conflict(
-        self, fresh: Fresh, provider: Provider, options: dict[str, Any]
+        self, fresh: Fresh, provider: Provider, attempt: Fresh
     ) -> None:
         """The same key with other options must not return a sandbox that was not asked for."""
         key = unique("key")
         await fresh(idempotency_key=key, metadata={"a": "1"})
         with pytest.raises(Conflict):
-            await AsyncSandbox.create(provider, idempotency_key=key, metadata={"a": "2"}, **options)
+            await attempt(idempotency_key=key, metadata={"a": "2"})
 
-    async def test_what_does_not_exist_is_refused_not_replaced(
-        self, provider: Provider, options: dict[str, Any]
-    ) -> None:
+    async def test_what_does_not_exist_is_refused_not_replaced(self, provider: Provider, attempt: Fresh) -> None:
         """computesdk/computesdk#741: an unknown snapshot or template must not become a healthy empty sandbox."""
         before = {info.id for info in await provider.list()}
         for wrong in ({"snapshot": "snap-nothing"}, {"template": "no-such-template"}, {"isolation": "no-such-level"}):
             with pytest.raises((Unsupported, InvalidArgument)):
-                await AsyncSandbox.create(provider, **(options | wrong))
+                await attempt(**wrong)
         assert {info.id for info in await provider.list()} == before
 
     async def test_a_new_sandbox_has_nothing_of_an_earlier_one(self, fresh: Fresh) -> None:
