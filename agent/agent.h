@@ -39,6 +39,7 @@ struct agent {
     int64_t next_id;
     size_t ring_bytes;
     struct worker workers[MAX_WORKERS];
+    unsigned dials; /* connections to ports */
     uint8_t *scratch; /* SCRATCH bytes for what is on its way; never across events */
     bool untidy; /* memory was used that can go back in a lull */
 };

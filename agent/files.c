@@ -18,6 +18,7 @@
 #define QUEUE_LOW (256u << 10) /* below: they are again */
 #define GRANT_MAX (1u << 20)   /* bytes that workers may have under way to one connection */
 #define GRANT_STEP (512u << 10)
+#define WATCH_STEP (64u << 10) /* of a watch, which may keep it unused: not counted above */
 #define PACKETS 32 /* taken from a worker at one event */
 
 /* A stream of a client and of a worker at once. */
@@ -26,7 +27,7 @@ struct file {
     struct worker *worker;
     struct file *next;
     uint32_t id; /* the worker's */
-    bool writes, ended;
+    bool writes, watches, ended;
     uint64_t credit;       /* the client's, not yet passed on */
     uint64_t granted;      /* passed on, not yet used */
     uint64_t input_credit; /* what the client may still send */
@@ -39,7 +40,7 @@ static void file_remove(struct file *file)
     while (*at != file)
         at = &(*at)->next;
     *at = file->next;
-    file->stream.conn->granted -= file->granted;
+    file->stream.conn->granted -= file->watches ? 0 : file->granted;
     stream_end(&file->stream);
     free(file);
 }
@@ -94,17 +95,20 @@ static void worker_send(struct worker *w)
         queue_flush(w);
 }
 
-/* Passes on what the client has granted, as far as the connection keeps up. */
+/* Passes on what the client has granted, in large steps, as far as the connection keeps up. */
 static bool file_pull(struct stream *s)
 {
     struct file *file = container_of(s, struct file, stream);
-    uint64_t amount = file->credit < GRANT_STEP ? file->credit : GRANT_STEP;
+    uint64_t step = file->watches ? WATCH_STEP : GRANT_STEP, room = step - file->granted;
+    uint64_t amount = file->credit < room ? file->credit : room;
 
-    if (!amount || file->granted + amount > GRANT_STEP || s->conn->granted + amount > GRANT_MAX)
+    if (!amount || (amount < file->credit && amount < step / 4))
+        return false;
+    if (!file->watches && s->conn->granted + amount > GRANT_MAX)
         return false;
     file->credit -= amount;
     file->granted += amount;
-    s->conn->granted += amount;
+    s->conn->granted += file->watches ? 0 : amount;
     put_credit(&file->worker->queue, file->id, 0, (uint32_t)amount);
     worker_send(file->worker);
     return false;
@@ -181,7 +185,7 @@ static void relay(struct worker *w, const struct frame *f)
         uint64_t used = bytes.size < file->granted ? bytes.size : file->granted;
         struct iovec piece = {(void *)(uintptr_t)bytes.data, bytes.size};
         file->granted -= used;
-        c->granted -= used;
+        c->granted -= file->watches ? 0 : used;
         return conn_data(c, file->stream.id, f->flags, offset, &piece, 1);
     }
     if (f->type == T_CREDIT && credit_decode(f->payload, &amount))
@@ -285,38 +289,59 @@ static bool refuse(struct conn *c, uint32_t stream, int err)
     return true;
 }
 
+/* The tags of a request that are integers, as a string. */
+static const char *numbers(uint8_t type)
+{
+    switch (type) {
+    case T_READ: return "\3\4\6";
+    case T_WRITE: case T_MKDIR: return "\3\4";
+    case T_LIST: case T_WATCH: return "\3\6";
+    case T_PACK: return "\3\5\6";
+    case T_STAT: case T_REMOVE: case T_CHMOD: case T_HASH: case T_UNPACK: return "\3";
+    case T_RENAME: case T_COPY: return "\4";
+    default: return "";
+    }
+}
+
 /* The worker decodes the request; here only what ends a connection is looked for: fields and integers out of shape. */
 static bool well_formed(const struct frame *f, struct slice *user, int64_t *window)
 {
-    static const uint8_t numbers[T_UNPACK + 1][3] = {
-        [T_READ] = {3, 4, 6}, [T_WRITE] = {3, 4}, [T_LIST] = {3, 6}, [T_STAT] = {3}, [T_MKDIR] = {3, 4},
-        [T_REMOVE] = {3}, [T_RENAME] = {4}, [T_CHMOD] = {3}, [T_COPY] = {4}, [T_HASH] = {3},
-        [T_PACK] = {3, 5, 6}, [T_UNPACK] = {3},
-    };
     int64_t ignored;
     struct want wants[4] = {{2, NULL, user}};
     size_t count = 1;
 
     if (f->type == T_STATS)
         return fields_decode(f->payload, NULL, 0);
-    for (int i = 0; i < 3 && numbers[f->type][i]; i++) {
-        uint8_t tag = numbers[f->type][i];
-        wants[count++] = (struct want){tag, tag == 6 ? window : &ignored, NULL};
-    }
+    for (const char *tag = numbers(f->type); *tag; tag++)
+        wants[count++] = (struct want){(uint8_t)*tag, *tag == 6 ? window : &ignored, NULL};
     return fields_decode(f->payload, wants, count);
+}
+
+static bool too_many_watches(void)
+{
+    unsigned count = 0;
+
+    for (size_t i = 0; i < MAX_WORKERS; i++)
+        for (struct file *file = agent.workers[i].files; file; file = file->next)
+            count += file->watches;
+    return count >= MAX_WATCHES;
 }
 
 bool files_open(struct conn *c, const struct frame *f)
 {
     struct slice user = {0};
     int64_t window = DEFAULT_WINDOW;
-    bool flows = f->type == T_READ || f->type == T_LIST || f->type == T_PACK;
+    bool flows = f->type == T_READ || f->type == T_LIST || f->type == T_PACK || f->type == T_WATCH;
     char name[NAME_SIZE];
 
     if (!well_formed(f, &user, &window))
         return false;
     if (f->payload.size > OPENER_MAX || user.size >= sizeof name || slice_has_nul(user) || window < 0) {
         conn_error(c, f->stream, "INVALID_ARGUMENT", 0, "a path or user too long, a NUL in it, or a negative window");
+        return true;
+    }
+    if (f->type == T_WATCH && too_many_watches()) {
+        conn_error(c, f->stream, "QUOTA_EXCEEDED", 0, "a sandbox has at most 32 watches");
         return true;
     }
     snprintf(name, sizeof name, "%.*s", (int)user.size, (const char *)user.data);
@@ -330,6 +355,7 @@ bool files_open(struct conn *c, const struct frame *f)
     file->worker = w;
     file->id = ++w->last_id;
     file->writes = f->type == T_WRITE || f->type == T_UNPACK;
+    file->watches = f->type == T_WATCH;
     file->credit = flows ? (uint64_t)window : 0;
     file->input_credit = INPUT_WINDOW;
     file->next = w->files;

@@ -9,6 +9,7 @@
 #include "wire.h"
 
 #define MAX_WORKERS 8
+#define MAX_WATCHES 32
 
 struct conn;
 struct file;

@@ -26,7 +26,10 @@ struct job {
     struct job *next;
     uint32_t id;
     uint64_t credit;
-    bool stalled; /* until there is more credit */
+    bool stalled; /* until there is more credit, or what `fd` and `wake` say */
+    bool listens; /* whether `fd` is waited for */
+    int fd;       /* readable: the job can go on; 0: none */
+    int64_t wake; /* when it can go on in any case, by now_ms; 0: never */
     const struct job_ops *ops;
 };
 
@@ -89,6 +92,7 @@ void fs_pack(struct fs *fs, const struct request *r);
 void fs_unpack(struct fs *fs, const struct request *r);
 void fs_copy(struct fs *fs, const struct request *r);
 void fs_hash(struct fs *fs, const struct request *r);
+void fs_watch(struct fs *fs, const struct request *r);
 void fs_stats(struct fs *fs, const struct request *r);
 /* STAT, MKDIR, RENAME, CHMOD, CHOWN, SYMLINK. */
 void fs_simple(struct fs *fs, const struct request *r);

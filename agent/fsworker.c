@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <linux/capability.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,6 +19,7 @@
 #include "fs.h"
 
 #define SOCK 3
+#define LULL_MS 20 /* jobs that only wait for so long */
 
 /*
  * File access goes by the fs ids and capabilities alone. The other ids stay 0, so that the sandbox's user can neither
@@ -123,6 +125,7 @@ static void on_request(struct fs *fs, const struct frame *f)
     case T_UNPACK: return fs_unpack(fs, &r);
     case T_COPY: return fs_copy(fs, &r);
     case T_HASH: return fs_hash(fs, &r);
+    case T_WATCH: return fs_watch(fs, &r);
     default: return fs_simple(fs, &r);
     }
 }
@@ -172,22 +175,70 @@ static void step(struct fs *fs, struct job **at)
     job->next = NULL;
 }
 
+/* Waits for a frame, or for what jobs wait for; those can go on then. */
+static void wait_ready(struct fs *fs, int timeout)
+{
+    struct pollfd fds[1 + MAX_WATCHES] = {{fs->sock, POLLIN, 0}};
+    nfds_t count = 1;
+    int64_t now = now_ms();
+
+    for (struct job *job = fs->jobs; job; job = job->next) {
+        if (job->fd && job->listens && count <= MAX_WATCHES)
+            fds[count++] = (struct pollfd){job->fd, POLLIN, 0};
+        if (job->wake && (timeout < 0 || job->wake - now < timeout))
+            timeout = job->wake > now ? (int)(job->wake - now) : 0;
+    }
+    if (poll(fds, count, timeout) < 0)
+        return;
+    now = now_ms();
+    for (struct job *job = fs->jobs; job; job = job->next) {
+        for (nfds_t i = 1; i < count; i++)
+            if (fds[i].fd == job->fd && fds[i].revents)
+                job->stalled = false;
+        if (job->wake && job->wake <= now)
+            job->stalled = false;
+    }
+}
+
+static bool any_waits(const struct fs *fs)
+{
+    for (const struct job *job = fs->jobs; job; job = job->next)
+        if (job->fd)
+            return true;
+    return false;
+}
+
+/* An idle worker should weigh nothing. */
+static void rest(struct fs *fs)
+{
+    madvise(fs->io, FS_IO, MADV_DONTNEED);
+}
+
 static void serve(struct fs *fs)
 {
     bool used = false;
 
     for (;;) {
         struct job **ready = next_runnable(fs);
+        bool waits = any_waits(fs);
+        if (!ready && waits) {
+            wait_ready(fs, used ? LULL_MS : -1);
+            ready = next_runnable(fs);
+        }
         if (used && !fs->jobs) {
-            madvise(fs->io, FS_IO, MADV_DONTNEED); /* an idle worker should weigh nothing */
+            rest(fs);
             used = false;
         }
-        ssize_t n = recv(fs->sock, fs->io, FS_IO, ready ? MSG_DONTWAIT : 0);
+        ssize_t n = recv(fs->sock, fs->io, FS_IO, ready || waits ? MSG_DONTWAIT : 0);
         struct frame f;
         if (n < 0 && errno != EAGAIN && errno != EINTR)
             return;
         if (n == 0)
             return;
+        if (n < 0 && !ready && used) {
+            rest(fs);
+            used = false;
+        }
         if (n > 0 && frame_decode(fs->io, (size_t)n, &f) == n)
             on_frame(fs, &f);
         used = used || ready || n > 8192;

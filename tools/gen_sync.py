@@ -10,6 +10,7 @@ import ast
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -22,7 +23,9 @@ MODULES = (
     "terminal_stream",
     "terminal",
     "terminals",
+    "watch",
     "files",
+    "ports",
     "git",
     "sandbox",
 )
@@ -66,7 +69,7 @@ class Generator:
         return [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name.startswith("Async")]
 
     def module(self) -> str:
-        lines = [HEADER.format(sources=", ".join(f"{name}.py" for name in MODULES)), ""]
+        lines = [HEADER.format(sources=textwrap.fill(", ".join(f"{name}.py" for name in MODULES), 110)), ""]
         lines += ["from __future__ import annotations", ""]
         lines += self.imports()
         lines += ["from skerry.sdk.health import BlockingChecks, blocking_checks"]

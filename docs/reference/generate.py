@@ -52,7 +52,19 @@ failed. The table has what the last run said (`make conformance`); `memory` is
 [the example provider](../../examples/memory_provider.py).
 
 """
-FIRST = ("Sandbox", "Processes", "Process", "ExecStream", "Files", "Git", "Env")
+FIRST = (
+    "Sandbox",
+    "Processes",
+    "Process",
+    "ExecStream",
+    "Files",
+    "Git",
+    "Watch",
+    "Ports",
+    "Forward",
+    "Connection",
+    "Env",
+)
 MODELS = {
     "core/models.py": None,  # all of them
     "sdk/sandbox.py": ("SandboxStatus", "SandboxPage"),

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from skerry.cli import bench, conformance, doctor, files, processes, sandboxes
+from skerry.cli import bench, conformance, doctor, files, ports, processes, sandboxes, watch
 from skerry.cli.options import Format
 from skerry.cli.output import print_error
 
@@ -48,6 +48,8 @@ app.command()(processes.logs)
 app.command()(processes.kill)
 app.command()(files.cat)
 app.command("ls")(files.list_)
+app.command()(watch.watch)
+app.command()(ports.port)
 app.command()(sandboxes.rm)
 app.command()(sandboxes.gc)
 app.command()(doctor.doctor)

@@ -264,3 +264,37 @@ class TerminalExit:
     signal: int | None
     status: ExecStatus
     duration: float
+
+
+class FileEventKind(StrEnum):
+    CREATED = "created"
+    MODIFIED = "modified"
+    REMOVED = "removed"
+    RENAMED = "renamed"
+    ATTRIBUTES = "attributes"
+    OVERFLOW = "overflow"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FileEvent:
+    """A change below a path that is watched."""
+
+    kind: FileEventKind
+    """`overflow`: events were lost; look again. What follows it is complete again."""
+    path: str
+    """Relative to the watched path; empty: that itself."""
+    old_path: str | None = None
+    """Where it was before, of `renamed`."""
+    is_dir: bool | None = None
+    """None: not known."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ListeningPort:
+    """A TCP port of a sandbox that somebody listens on."""
+
+    port: int
+    address: str
+    """The address it is bound to; 0.0.0.0 and :: are all of them."""
+    uid: int
+    """The user whose process listens."""

@@ -1,16 +1,20 @@
 """The sandbox object and everything it does, derived once for all providers."""
 
 from skerry.sdk._sync import (
+    Connection,
     Env,
     ExecStream,
     Files,
+    Forward,
     Git,
+    Ports,
     Process,
     Processes,
     Sandbox,
     Terminal,
     Terminals,
     TerminalStream,
+    Watch,
 )
 from skerry.sdk.env import AsyncEnv
 from skerry.sdk.events import EventCallback, EventType
@@ -22,32 +26,40 @@ from skerry.sdk.health import Health, HealthCheck, HealthReport
 from skerry.sdk.instructions import InstructionsContext
 from skerry.sdk.listing import SandboxPage, SandboxStatus
 from skerry.sdk.output import OutputChunk, ProcessOutput, TerminalChunk, TerminalOutput
+from skerry.sdk.ports import AsyncConnection, AsyncForward, AsyncPorts
 from skerry.sdk.process import AsyncProcess
 from skerry.sdk.processes import AsyncProcesses
 from skerry.sdk.sandbox import AsyncSandbox
 from skerry.sdk.terminal import AsyncTerminal
 from skerry.sdk.terminal_stream import AsyncTerminalStream
 from skerry.sdk.terminals import AsyncTerminals
+from skerry.sdk.watch import AsyncWatch
 
 compute = Sandbox.create
 """Another word for `Sandbox.create`."""
 
 __all__ = [
+    "AsyncConnection",
     "AsyncEnv",
     "AsyncExecStream",
     "AsyncFiles",
+    "AsyncForward",
     "AsyncGit",
+    "AsyncPorts",
     "AsyncProcess",
     "AsyncProcesses",
     "AsyncSandbox",
     "AsyncTerminal",
     "AsyncTerminalStream",
     "AsyncTerminals",
+    "AsyncWatch",
+    "Connection",
     "Env",
     "EventCallback",
     "EventType",
     "ExecStream",
     "Files",
+    "Forward",
     "Git",
     "GitBranch",
     "GitCommit",
@@ -58,6 +70,7 @@ __all__ = [
     "HealthReport",
     "InstructionsContext",
     "OutputChunk",
+    "Ports",
     "Process",
     "ProcessOutput",
     "Processes",
@@ -69,5 +82,6 @@ __all__ = [
     "TerminalOutput",
     "TerminalStream",
     "Terminals",
+    "Watch",
     "compute",
 ]

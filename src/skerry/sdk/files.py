@@ -14,6 +14,7 @@ from skerry.sdk.fileinfo import file_info
 from skerry.sdk.link import FILE_GUARD, Link
 from skerry.sdk.stream import Data, Reply, Stream
 from skerry.sdk.transfer import Progress
+from skerry.sdk.watch import AsyncWatch
 from skerry.wire import (
     Chmod,
     Chown,
@@ -29,6 +30,7 @@ from skerry.wire import (
     Rename,
     Stat,
     Symlink,
+    Watch,
     Write,
     iter_entries,
 )
@@ -260,6 +262,14 @@ class AsyncFiles:
         opening = self._link.open(message, channels=(0,), window=READ_WINDOW, greets=True, max_replies=2)
         async with opening as stream:
             return await transfer.fetch(stream, local, on_progress)
+
+    def watch(self, path: SandboxPath = ".", *, recursive: bool = True, user: str | None = None) -> AsyncWatch:
+        """The changes at and below `path`, as they happen; see AsyncWatch. Links are not followed.
+
+        Raises InvalidArgument. Everything else is raised where the watch begins.
+        """
+        flags = int(OpenFlags.WATCH_RECURSIVE) if recursive else 0
+        return AsyncWatch(self._link, Watch(path=encode_path(path), user=check_user(user), flags=flags))
 
     async def _info(self, message: Message) -> FileInfo:
         async with self._link.open(message) as stream:

@@ -30,6 +30,7 @@ from skerry.sdk.listing import SandboxPage, SandboxStatus, select, spec_of
 from skerry.sdk.log import log
 from skerry.sdk.options import ResourceOptions, build_spec, check_lifetime, check_resources
 from skerry.sdk.output import OUTPUT_LIMIT
+from skerry.sdk.ports import AsyncPorts
 from skerry.sdk.processes import AsyncProcesses
 from skerry.sdk.states import wait_for_state
 from skerry.sdk.terminals import COLS, ROWS, AsyncTerminals
@@ -58,6 +59,7 @@ class AsyncSandbox:
         self._env = AsyncEnv(self._link)
         self._git = AsyncGit(self._link)
         self._instructions: Instructions | None = None
+        self._ports = AsyncPorts(self._link)
 
     @classmethod
     async def create(
@@ -218,17 +220,19 @@ class AsyncSandbox:
         except BaseException:
             self._link.destroyed = False
             raise
+        await self._ports._close()
         await self._link.close()
         self._log.add("destroyed")
         await self._log.finish(READY_GUARD)
         log.info("destroyed %s", self.id, extra=self._link.fields("destroy", started))
 
     async def close(self) -> None:
-        """Close the connection and end the callbacks of `on`; the sandbox goes on.
+        """Close the connection, end forwards and the callbacks of `on`; the sandbox goes on.
 
         One entered by `async with` is tied to the connection and ends with it.
         """
         self._log.stop()
+        await self._ports._close()
         await self._link.close()
 
     async def reconnect(self) -> None:
@@ -280,6 +284,11 @@ class AsyncSandbox:
     def git(self) -> AsyncGit:
         """Its repositories."""
         return self._git
+
+    @property
+    def ports(self) -> AsyncPorts:
+        """Its TCP ports."""
+        return self._ports
 
     async def info(self) -> SandboxInfo:
         """What the provider knows about it now. Raises SandboxNotFound."""

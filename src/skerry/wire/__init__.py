@@ -28,6 +28,7 @@ from skerry.wire.file_messages import (
     Watch,
     Watching,
     Write,
+    iter_changes,
     iter_entries,
 )
 from skerry.wire.frames import (
@@ -148,6 +149,7 @@ __all__ = [
     "encode_field",
     "encode_frame",
     "encode_int",
+    "iter_changes",
     "iter_entries",
     "parse_credit",
     "parse_data",

@@ -239,6 +239,15 @@ class TreeEnd(Message):
 
 def iter_entries(data: bytes | memoryview) -> Iterator[FileInfoMessage]:
     """The directory entries in the bytes of a LIST's DATA frame. Raises FieldError."""
+    return map(FileInfoMessage.decode, _split(data))
+
+
+def iter_changes(data: bytes | memoryview) -> Iterator[Change]:
+    """The events in the bytes of a WATCH's DATA frame. Raises FieldError."""
+    return map(Change.decode, _split(data))
+
+
+def _split(data: bytes | memoryview) -> Iterator[bytes]:
     view, position = memoryview(data), 0
     while position < len(view):
         if len(view) - position < _ENTRY.size:
@@ -247,5 +256,5 @@ def iter_entries(data: bytes | memoryview) -> Iterator[FileInfoMessage]:
         position += _ENTRY.size
         if length > len(view) - position:
             raise FieldError("an entry does not fit in its frame")
-        yield FileInfoMessage.decode(bytes(view[position : position + length]))
+        yield bytes(view[position : position + length])
         position += length
