@@ -41,7 +41,7 @@ ERRORS = """# Errors
 
 Every error is a `SkerryError` with a stable `code`, a `hint` that says what to do, and `retryable`, which says whether
 the same call may work later. Where Python has a word for it, the error is of that type too. `CommandFailed`,
-`OutOfMemory` and `ExecTimeout` carry the command's `result`.
+`OutOfMemory`, `ExecTimeout` and `GitError` carry the command's `result`.
 
 """
 CONFORMANCE = """# Conformance
@@ -71,6 +71,7 @@ MODELS = {
     "sdk/git_data.py": None,
     "sdk/health.py": None,
     "sdk/instructions.py": None,
+    "sdk/search.py": ("SearchMatch", "SearchResult", "Replacement"),
     "sdk/output.py": ("OutputChunk", "ProcessOutput"),
 }
 

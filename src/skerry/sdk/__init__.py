@@ -30,6 +30,7 @@ from skerry.sdk.ports import AsyncConnection, AsyncForward, AsyncPorts
 from skerry.sdk.process import AsyncProcess
 from skerry.sdk.processes import AsyncProcesses
 from skerry.sdk.sandbox import AsyncSandbox
+from skerry.sdk.search import Replacement, SearchMatch, SearchResult
 from skerry.sdk.terminal import AsyncTerminal
 from skerry.sdk.terminal_stream import AsyncTerminalStream
 from skerry.sdk.terminals import AsyncTerminals
@@ -74,9 +75,12 @@ __all__ = [
     "Process",
     "ProcessOutput",
     "Processes",
+    "Replacement",
     "Sandbox",
     "SandboxPage",
     "SandboxStatus",
+    "SearchMatch",
+    "SearchResult",
     "Terminal",
     "TerminalChunk",
     "TerminalOutput",

@@ -49,7 +49,7 @@ from skerry.sdk.commands import (
 )
 from skerry.sdk.events import EventCallback, EventType
 from skerry.sdk.exec_stream import SIGKILL
-from skerry.sdk.files import MAX_READ, FileData
+from skerry.sdk.files import MAX_READ, MAX_SEARCHED, FileData
 from skerry.sdk.git_data import (
     GitBranch,
     GitCommit,
@@ -71,6 +71,7 @@ from skerry.sdk.output import (
 from skerry.sdk.portal import call, iterate, next_or_none, run
 from skerry.sdk.process import Since
 from skerry.sdk.relay import CHUNK
+from skerry.sdk.search import Replacement, SearchResult
 from skerry.sdk.terminals import COLS, ROWS
 from skerry.sdk.transfer import Progress
 
@@ -599,6 +600,60 @@ class Files:
         Raises InvalidArgument for a pattern that makes no sense.
         """
         return run(self._inner.glob(pattern, path=path, user=user))
+
+    def search(
+        self,
+        pattern: str,
+        path: SandboxPath = ".",
+        *,
+        regex: bool = True,
+        ignore_case: bool = False,
+        glob: str | None = None,
+        exclude: Sequence[str] = (".git",),
+        max_matches: int = 1000,
+        max_file_size: int = MAX_SEARCHED,
+        user: str | None = None,
+    ) -> SearchResult:
+        """The lines in a file, or in all files of a directory, that match a Python regular expression, or a text.
+
+        Done on this side, in constant memory: it needs no program in the sandbox. `glob` chooses files by name, or by
+        path below `path` if it has a slash; what has a name of `exclude` is left out with all below it. Links are not
+        followed, a file with several names is searched once, binary and larger files are skipped.
+
+        Raises InvalidArgument for what is no expression, PermissionDenied where something may not be read.
+        """
+        return run(
+            self._inner.search(
+                pattern,
+                path,
+                regex=regex,
+                ignore_case=ignore_case,
+                glob=glob,
+                exclude=exclude,
+                max_matches=max_matches,
+                max_file_size=max_file_size,
+                user=user,
+            )
+        )
+
+    def replace(
+        self,
+        old: str,
+        new: str,
+        path: SandboxPath,
+        *,
+        regex: bool = False,
+        count: int | None = None,
+        user: str | None = None,
+    ) -> Replacement:
+        """Replace a text, or with `regex` what matches, in a file or in every file that a pattern as for `glob` finds.
+
+        At most `count` times in each file. Each file is written at once and only if nobody has changed it meanwhile;
+        one that is not UTF-8 text is left alone.
+
+        Raises InvalidArgument, and Conflict for a file that was changed; those before it are done.
+        """
+        return run(self._inner.replace(old, new, path, regex=regex, count=count, user=user))
 
     def list(self, path: SandboxPath = ".", *, depth: int = 1, user: str | None = None) -> list[FileInfo]:
         """The entries of a directory, and of those below it down to `depth`, sorted by path.

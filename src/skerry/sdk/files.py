@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
 from os import PathLike
 from typing import BinaryIO, TypeGuard
 
 from skerry.core.errors import FileMissing, InvalidArgument, NotADirectory
 from skerry.core.models import FileInfo
-from skerry.sdk import glob, transfer
+from skerry.sdk import glob as globbing
+from skerry.sdk import search as find
+from skerry.sdk import transfer
 from skerry.sdk.commands import SandboxPath, check_user, check_whole, encode_path
 from skerry.sdk.fileinfo import file_info
 from skerry.sdk.link import FILE_GUARD, Link
+from skerry.sdk.search import Replacement, SearchResult
 from skerry.sdk.stream import Data, Reply, Stream
 from skerry.sdk.transfer import Progress
 from skerry.sdk.watch import AsyncWatch
@@ -43,6 +46,7 @@ MAX_ENTRIES = 1_000_000
 MAX_LIST_BYTES = 256 * 1024 * 1024
 READ_WINDOW = 1024 * 1024
 REMOVE_GUARD = 600.0
+MAX_SEARCHED = 8 << 20
 
 
 class AsyncFiles:
@@ -143,7 +147,69 @@ class AsyncFiles:
         Raises InvalidArgument for a pattern that makes no sense.
         """
         encode_path(path)
-        return await glob.find(self, pattern, path, user)
+        return await globbing.find(self, pattern, path, user)
+
+    async def search(
+        self,
+        pattern: str,
+        path: SandboxPath = ".",
+        *,
+        regex: bool = True,
+        ignore_case: bool = False,
+        glob: str | None = None,
+        exclude: Sequence[str] = (".git",),
+        max_matches: int = 1000,
+        max_file_size: int = MAX_SEARCHED,
+        user: str | None = None,
+    ) -> SearchResult:
+        """The lines in a file, or in all files of a directory, that match a Python regular expression, or a text.
+
+        Done on this side, in constant memory: it needs no program in the sandbox. `glob` chooses files by name, or by
+        path below `path` if it has a slash; what has a name of `exclude` is left out with all below it. Links are not
+        followed, a file with several names is searched once, binary and larger files are skipped.
+
+        Raises InvalidArgument for what is no expression, PermissionDenied where something may not be read.
+        """
+        query = find.Query(
+            pattern=find.compile_pattern(pattern, regex=regex, ignore_case=ignore_case),
+            names=None if glob is None else globbing.name_filter(glob),
+            exclude=find.exclude_names(exclude),
+            max_matches=check_whole(max_matches, "max_matches", least=1),
+            max_file_size=check_whole(max_file_size, "max_file_size", least=1),
+        )
+        return await find.search(self._link, path, query, user)
+
+    async def replace(
+        self,
+        old: str,
+        new: str,
+        path: SandboxPath,
+        *,
+        regex: bool = False,
+        count: int | None = None,
+        user: str | None = None,
+    ) -> Replacement:
+        """Replace a text, or with `regex` what matches, in a file or in every file that a pattern as for `glob` finds.
+
+        At most `count` times in each file. Each file is written at once and only if nobody has changed it meanwhile;
+        one that is not UTF-8 text is left alone.
+
+        Raises InvalidArgument, and Conflict for a file that was changed; those before it are done.
+        """
+        edit = find.Edit(
+            pattern=find.compile_pattern(old, regex=regex),
+            new=find.check_new(new),
+            regex=regex,
+            count=0 if count is None else check_whole(count, "count", least=1),
+        )
+        paths: Sequence[SandboxPath] = [path]
+        if find.has_pattern(path):
+            paths = [info.path for info in await self.glob(str(path), user=user) if info.type == "file"]
+        done = {str(one): await find.replace_in(self._link, one, edit, user) for one in paths}
+        return Replacement(
+            files={name: times for name, times in done.items() if times},
+            skipped=tuple(name for name, times in done.items() if times is None),
+        )
 
     async def list(self, path: SandboxPath = ".", *, depth: int = 1, user: str | None = None) -> list[FileInfo]:
         """The entries of a directory, and of those below it down to `depth`, sorted by path.

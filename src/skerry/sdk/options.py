@@ -146,6 +146,25 @@ def check_resources(resources: ResourceOptions | None, bounds: Limits | None = N
     )
 
 
+def check_limits(
+    *,
+    cpu: float | None,
+    cpu_percent: float | None,
+    memory: int | str | None,
+    disk: int | str | None,
+    pids: int | None,
+) -> Resources:
+    """New limits for a sandbox that runs; 100 `cpu_percent` are one core. Raises as `check_resources` does."""
+    if cpu is not None and cpu_percent is not None:
+        raise InvalidArgument("give cpu or cpu_percent, not both")
+    if cpu_percent is not None:
+        cpu = cpu_percent / 100
+    limits = check_resources({"cpu": cpu, "memory": memory, "disk": disk, "pids": pids})
+    if limits == Resources():
+        raise InvalidArgument("no limit is given")
+    return limits
+
+
 def _at_most(value: Number, most: Number, what: str) -> Number:
     if value > most:
         raise QuotaExceeded(f"{value:g} {what} are above the maximum of {most:g}")

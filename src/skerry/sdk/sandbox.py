@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from types import TracebackType
@@ -11,8 +10,8 @@ from typing import Literal, Self
 import anyio
 
 from skerry.core import registry
-from skerry.core.errors import Corrupted, InvalidArgument, SkerryError, Unsupported
-from skerry.core.models import CodeResult, Event, ExecResult, Resources, SandboxInfo, SandboxSpec, State, Usage
+from skerry.core.errors import SkerryError, Unsupported
+from skerry.core.models import CodeResult, Event, ExecResult, SandboxInfo, SandboxSpec, State, Usage
 from skerry.core.provider import Deadlines, Leases, Provider, Resizable
 from skerry.sdk import code as snippets
 from skerry.sdk.commands import BytesCallback, Command, SandboxPath, Stdin, TextCallback, build
@@ -28,13 +27,14 @@ from skerry.sdk.instructions import Instructions, check_instructions, describe
 from skerry.sdk.link import Link
 from skerry.sdk.listing import SandboxPage, SandboxStatus, select, spec_of
 from skerry.sdk.log import log
-from skerry.sdk.options import ResourceOptions, build_spec, check_lifetime, check_resources
+from skerry.sdk.options import ResourceOptions, build_spec, check_lifetime, check_limits
 from skerry.sdk.output import OUTPUT_LIMIT
 from skerry.sdk.ports import AsyncPorts
 from skerry.sdk.processes import AsyncProcesses
 from skerry.sdk.states import wait_for_state
 from skerry.sdk.terminals import COLS, ROWS, AsyncTerminals
-from skerry.wire import Life, LifeReply, Stats, StatsReply
+from skerry.sdk.usage import measure
+from skerry.wire import Life, LifeReply
 
 READY_GUARD = 5.0
 DESTROY_GUARD = 60.0
@@ -466,17 +466,7 @@ class AsyncSandbox:
 
         Raises SandboxNotFound, SandboxStopped, ConnectionLost.
         """
-        usage = await self._provider.usage(self.id)
-        inside = await self._link.request(Stats(), StatsReply)
-        if min(inside.disk_used, inside.disk_total, inside.net_rx, inside.net_tx) < 0:
-            raise Corrupted(f"the agent of {self.id} reports negative usage")
-        return dataclasses.replace(
-            usage,
-            disk_used=inside.disk_used if usage.disk_used is None else usage.disk_used,
-            disk_total=inside.disk_total if usage.disk_total is None else usage.disk_total,
-            network_rx=usage.network_rx or inside.net_rx,
-            network_tx=usage.network_tx or inside.net_tx,
-        )
+        return await measure(self._link)
 
     async def set_limits(
         self,
@@ -491,13 +481,7 @@ class AsyncSandbox:
 
         Raises Unsupported where the provider cannot, QuotaExceeded above a maximum, InvalidArgument.
         """
-        if cpu is not None and cpu_percent is not None:
-            raise InvalidArgument("give cpu or cpu_percent, not both")
-        if cpu_percent is not None:
-            cpu = cpu_percent / 100
-        limits = check_resources({"cpu": cpu, "memory": memory, "disk": disk, "pids": pids})
-        if limits == Resources():
-            raise InvalidArgument("no limit is given")
+        limits = check_limits(cpu=cpu, cpu_percent=cpu_percent, memory=memory, disk=disk, pids=pids)
         if not isinstance(self._provider, Resizable):
             raise Unsupported(f"{self.provider} cannot change limits of a running sandbox", option="set_limits")
         self._info = await self._provider.set_limits(self.id, limits)

@@ -25,9 +25,11 @@ from skerry.testing.cases.exec import ExecConformance  # noqa: E402
 from skerry.testing.cases.files import FilesConformance  # noqa: E402
 from skerry.testing.cases.lifecycle import LifecycleConformance, ListingConformance  # noqa: E402
 from skerry.testing.cases.output import OutputConformance  # noqa: E402
+from skerry.testing.cases.ports import PortsConformance  # noqa: E402
 from skerry.testing.cases.processes import ProcessesConformance  # noqa: E402
 from skerry.testing.cases.terminals import TerminalsConformance  # noqa: E402
 from skerry.testing.cases.timeouts import TimeoutsConformance  # noqa: E402
+from skerry.testing.cases.watching import WatchConformance  # noqa: E402
 
 SUITES: tuple[type[Conformance], ...] = (
     LifecycleConformance,
@@ -40,6 +42,8 @@ SUITES: tuple[type[Conformance], ...] = (
     FilesConformance,
     GitConformance,
     SearchConformance,
+    WatchConformance,
+    PortsConformance,
     EnvConformance,
     ClientsConformance,
     LimitsConformance,
@@ -76,10 +80,12 @@ __all__ = [
     "ListingConformance",
     "NetworkConformance",
     "OutputConformance",
+    "PortsConformance",
     "ProcessesConformance",
     "ResizableConformance",
     "SearchConformance",
     "TerminalsConformance",
     "TimeoutsConformance",
+    "WatchConformance",
     "cases",
 ]

@@ -8,7 +8,7 @@ from skerry.core.errors import FileMissing, GitError, InvalidArgument, Repositor
 from skerry.sdk.sandbox import AsyncSandbox
 from skerry.testing.cases.base import Conformance
 
-AUTHOR = {"author_name": "A Case", "author_email": "case@example.invalid"}
+AUTHOR, EMAIL = "A Case", "case@example.invalid"
 
 
 async def origin(sandbox: AsyncSandbox, directory: str) -> str:
@@ -41,7 +41,7 @@ class GitConformance(Conformance):
         work = await sandbox.git.clone(source, f"{directory}/work")
         await sandbox.files.write(f"{work}/new file", b"x")
         await sandbox.git.add(work, "new file")
-        commit = await sandbox.git.commit(work, "second\n\nwith a body", **AUTHOR)
+        commit = await sandbox.git.commit(work, "second\n\nwith a body", author_name=AUTHOR, author_email=EMAIL)
         assert (commit.subject, commit.author_name) == ("second", "A Case")
         assert (await sandbox.git.status(work)).ahead == 1
         await sandbox.git.push(work)
@@ -70,7 +70,7 @@ class GitConformance(Conformance):
         two = await sandbox.git.clone(source, f"{directory}/two")
         await sandbox.files.write(f"{one}/file", b"changed")
         await sandbox.git.add(one, all=True)
-        commit = await sandbox.git.commit(one, "changed", **AUTHOR)
+        commit = await sandbox.git.commit(one, "changed", author_name=AUTHOR, author_email=EMAIL)
         await sandbox.git.push(one)
         assert (await sandbox.git.pull(two)).id == commit.id
         assert await sandbox.files.read(f"{two}/file") == b"changed"
