@@ -13,7 +13,7 @@ CRASH_ROUNDS ?= 500
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: ## install what is missing, make .venv, build the native parts
@@ -68,6 +68,13 @@ fmt: ## format and fix what can be fixed
 	$(PYTHON) -m ruff check --fix-only --exit-zero .
 	$(PYTHON) -m ruff format .
 	$(PYTHON) tools/gen_sync.py
+	$(PYTHON) docs/reference/generate.py
+
+.PHONY: conformance
+conformance: ## run the conformance suite on both providers and write its page
+	$(PYTHON) -m skerry conformance -o json > docs/reference/conformance-local.json
+	$(PYTHON) -m skerry conformance --provider examples.memory_provider:MemoryProvider --network open -o json \
+		> docs/reference/conformance-memory.json
 	$(PYTHON) docs/reference/generate.py
 
 .PHONY: bench

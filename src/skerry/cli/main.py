@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from skerry.cli import bench, doctor, files, ports, processes, sandboxes, terminals, watch
+from skerry.cli import bench, conformance, doctor, files, ports, processes, sandboxes, terminals, watch
 from skerry.cli.options import Format
 from skerry.cli.output import print_error
 
@@ -56,6 +56,7 @@ app.command()(sandboxes.rm)
 app.command()(sandboxes.gc)
 app.command()(doctor.doctor)
 app.command()(bench.bench)
+app.command()(conformance.conformance)
 
 
 def _format(arguments: list[str]) -> Format:

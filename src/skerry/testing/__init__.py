@@ -1,0 +1,91 @@
+"""The conformance suite: classes of pytest cases that show whether a provider keeps the contract.
+
+Derive a class named `Test…` from each and override the fixture `provider`; `skerry conformance` runs all of them.
+Needs pytest: `pip install 'skerry[testing]'`.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.register_assert_rewrite("skerry.testing.cases")
+
+from skerry.testing.cases.base import Conformance, Fresh  # noqa: E402
+from skerry.testing.cases.bounds import (  # noqa: E402
+    DeadlinesConformance,
+    LeasesConformance,
+    LimitsConformance,
+    NetworkConformance,
+    ResizableConformance,
+)
+from skerry.testing.cases.clients import ClientsConformance  # noqa: E402
+from skerry.testing.cases.code import GitConformance, SearchConformance  # noqa: E402
+from skerry.testing.cases.environment import EnvConformance  # noqa: E402
+from skerry.testing.cases.exec import ExecConformance  # noqa: E402
+from skerry.testing.cases.files import FilesConformance  # noqa: E402
+from skerry.testing.cases.lifecycle import LifecycleConformance, ListingConformance  # noqa: E402
+from skerry.testing.cases.output import OutputConformance  # noqa: E402
+from skerry.testing.cases.ports import PortsConformance  # noqa: E402
+from skerry.testing.cases.processes import ProcessesConformance  # noqa: E402
+from skerry.testing.cases.terminals import TerminalsConformance  # noqa: E402
+from skerry.testing.cases.timeouts import TimeoutsConformance  # noqa: E402
+from skerry.testing.cases.watching import WatchConformance  # noqa: E402
+
+SUITES: tuple[type[Conformance], ...] = (
+    LifecycleConformance,
+    ListingConformance,
+    ExecConformance,
+    OutputConformance,
+    TimeoutsConformance,
+    ProcessesConformance,
+    TerminalsConformance,
+    FilesConformance,
+    GitConformance,
+    SearchConformance,
+    WatchConformance,
+    PortsConformance,
+    EnvConformance,
+    ClientsConformance,
+    LimitsConformance,
+    NetworkConformance,
+    DeadlinesConformance,
+    LeasesConformance,
+    ResizableConformance,
+)
+"""Every class, in the order of the tables."""
+
+
+def cases(suite: type[Conformance]) -> dict[str, str]:
+    """The cases of a class: name and first line of what it shows. Variants of one case count once."""
+    return {
+        name: (member.__doc__ or "").partition("\n")[0]
+        for name, member in vars(suite).items()
+        if name.startswith("test_")
+    }
+
+
+__all__ = [
+    "SUITES",
+    "ClientsConformance",
+    "Conformance",
+    "DeadlinesConformance",
+    "EnvConformance",
+    "ExecConformance",
+    "FilesConformance",
+    "Fresh",
+    "GitConformance",
+    "LeasesConformance",
+    "LifecycleConformance",
+    "LimitsConformance",
+    "ListingConformance",
+    "NetworkConformance",
+    "OutputConformance",
+    "PortsConformance",
+    "ProcessesConformance",
+    "ResizableConformance",
+    "SearchConformance",
+    "TerminalsConformance",
+    "TimeoutsConformance",
+    "WatchConformance",
+    "cases",
+]
