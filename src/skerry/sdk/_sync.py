@@ -327,7 +327,7 @@ class TerminalStream:
         return self._inner.exit
 
     def changed(self) -> None:
-        """Wait until `controls` or `size` is another, or the stream has ended or is closed."""
+        """Wait for news of `controls` or `size` since the last call, or until the stream has ended or is closed."""
         run(self._inner.changed())
 
     def __iter__(self) -> Iterator[TerminalChunk]:
