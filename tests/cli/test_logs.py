@@ -131,7 +131,7 @@ def test_follow_survives_lost_connections_without_a_loss_or_a_repeat(skerry: Ske
         for _ in range(3):
             lines += [following.stdout.readline() for _ in range(20)]
             following.send_signal(signal.SIGUSR1)
-            assert (line := following.stderr.readline()) == b"connection lost; attaching again\n", (line + following.stderr.read()).decode()
+            assert following.stderr.readline() == b"connection lost; attaching again\n"
         skerry("exec", box, "--", "touch", "stop")
         lines += following.stdout.readlines()
         assert following.stderr.read() == b""

@@ -114,7 +114,7 @@ def _argument(root: Any, command: Any, given: list[str], word: str) -> Iterator[
         return
     argument = arguments[min(len(given), len(arguments) - 1)]
     meaning = argument.metavar or ""
-    if ":PATH" in meaning:
+    if ":PATH" in meaning or "SRC" in meaning:
         yield from _places(word, local="SRC" in meaning)
     elif meaning.startswith("SANDBOX"):
         yield from (Way(name, about) for name, about in _sandboxes() if name not in given)

@@ -141,8 +141,9 @@ class Copier:
 
         if place.sandbox is None:
             return place.local_kind()
+        box, path = await self._box(place.sandbox), place.path.rstrip("/") or "/"
         try:
-            return (await (await self._box(place.sandbox)).files.stat(place.path, user=self._how.user)).type
+            return (await box.files.stat(path, user=self._how.user)).type
         except (FileMissing, NotADirectory):
             return None
 
