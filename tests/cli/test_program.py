@@ -54,6 +54,11 @@ def test_every_command_has_help_with_an_example(skerry: Skerry, command: str) ->
     assert f"  Example:\n    skerry {command}" in done.text
 
 
+@pytest.mark.parametrize("command", ["run", "exec", "logs", "kill", "cp", "edit", "rm", "usage"])
+def test_commands_that_fail_in_ways_say_their_exit_codes(skerry: Skerry, command: str) -> None:
+    assert "\n  Exit codes:\n    " in skerry("help", command).text
+
+
 def test_every_command_that_prints_data_prints_json(skerry: Skerry) -> None:
     for command in set(COMMANDS) - NO_DATA:
         assert "-o, --output <text|json>" in skerry(command, "--help").text, command

@@ -122,7 +122,8 @@ class Copier:
         for source, place, merge in plans:
             transfer = await self._copy(source, place, merge=merge)
             for skipped in transfer.skipped:
-                note(f"left out: {skipped.path} ({skipped.reason})")
+                if skipped.reason != "excluded":  # which was asked for
+                    note(f"left out: {skipped.path} ({skipped.reason})")
             if transfer.xattrs_lost:
                 note(f"{transfer.xattrs_lost} extended attributes could not be kept")
             done.append({"source": source.text, "target": place.text} | asdict(transfer))

@@ -39,13 +39,23 @@ def run(
 ) -> None:
     """Run a command in a new sandbox, which is removed afterwards.
 
-    Exits with the command's exit code; 124: out of time, 127: no such program, 128+n: signal n, 125: Skerry failed.
-    Input that is piped in goes to the command.
+    Its output is streamed; input that is piped in goes to it. Ctrl-C ends it and removes the sandbox. -o json prints
+    the result when it has ended.
 
     \b
     Example:
       skerry run --timeout 10 --memory 256MB -- python3 -c 'print(6 * 7)'
       echo hello | skerry run -- tr a-z A-Z
+
+    \b
+    Exit codes:
+      that of the command, or
+      124  it ran out of time
+      125  Skerry itself failed
+      126  it cannot be executed
+      127  there is no such program
+      137  it ran out of memory
+      128+n  signal n ended it
     """
 
     async def work() -> int:
@@ -87,12 +97,16 @@ def exec_(
 ) -> None:
     """Run a command in a sandbox that exists. Options go before SANDBOX.
 
-    Exits as `skerry run` does.
+    Its output is streamed; input that is piped in goes to it. Ctrl-C ends the command and leaves the sandbox.
 
     \b
     Example:
       skerry exec my-box -- ls -l
       skerry exec --detach my-box -- python3 -m http.server
+
+    \b
+    Exit codes:
+      those of `skerry run`; with --detach 0 once it has started
     """
 
     async def work() -> int:
@@ -118,10 +132,17 @@ def kill(
 ) -> None:
     """Kill a background process, or all of them. The sandbox goes on; `skerry rm` removes it.
 
+    KILL goes to the process and all it has started, another signal to its process group. Prints the ids.
+
     \b
     Example:
       skerry kill my-box 3
       skerry kill --signal TERM my-box
+
+    \b
+    Exit codes:
+      0  also when, without PROCESS, nothing was running
+      1  PROCESS is not there or has ended
     """
 
     async def work() -> None:
