@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import stat
 from pathlib import Path
 
@@ -97,6 +99,20 @@ def test_a_new_file_is_made_unless_somebody_else_makes_it(skerry: Skerry, box: s
     assert skerry("ls", box).text == "sub\n"
     done = run(skerry, f"{box}:race", editor, f"echo mine > $1; {SKERRY} exec {box} -- touch race")
     assert (done.code, "(CONFLICT)" in done.err) == (1, True)
+
+
+def test_ctrl_c_while_the_editor_runs_is_the_editor_s_own(skerry: Skerry, file: str, editor: Path) -> None:
+    ready, go = editor.parent / "ready", editor.parent / "go"
+    os.mkfifo(ready)
+    os.mkfifo(go)
+    editor.write_text(f"#!/bin/sh\necho new > $1; echo > {ready}; read line < {go}\n")
+    with skerry.start("edit", file, env=os.environ | {"VISUAL": str(editor), "TMPDIR": str(editor.parent)}) as editing:
+        ready.read_text()
+        editing.send_signal(signal.SIGINT)
+        go.write_text("\n")
+        _, err = editing.communicate(timeout=30)
+    assert (editing.returncode, err) == (0, b"")
+    assert skerry("cat", file).out == b"new\n"
 
 
 def test_visual_comes_before_editor_and_may_have_arguments(skerry: Skerry, file: str, editor: Path) -> None:
