@@ -15,6 +15,7 @@ const char *error_code(int err)
     case EEXIST: return "ALREADY_EXISTS";
     case ENOTEMPTY: return "NOT_EMPTY";
     case ENOSPC: case EDQUOT: return "DISK_FULL";
+    case CONFLICT_ERRNO: return "CONFLICT";
     case EROFS: return "READ_ONLY";
     case ELOOP: case ENAMETOOLONG: case EINVAL: case E2BIG: case ENOEXEC: return "INVALID_ARGUMENT";
     case EMFILE: case ENFILE: case EAGAIN: case ENOMEM: return "QUOTA_EXCEEDED";
@@ -27,6 +28,8 @@ const char *error_text(int err)
 {
     if (err == NOT_A_FILE_ERRNO)
         return "not a regular file";
+    if (err == CONFLICT_ERRNO)
+        return "it has changed";
     const char *text = strerrordesc_np(err);
     return text ? text : "unknown error";
 }

@@ -288,10 +288,10 @@ static bool refuse(struct conn *c, uint32_t stream, int err)
 /* The worker decodes the request; here only what ends a connection is looked for: fields and integers out of shape. */
 static bool well_formed(const struct frame *f, struct slice *user, int64_t *window)
 {
-    static const uint8_t numbers[][3] = {
-        [T_READ - T_READ] = {3, 4, 6}, [T_WRITE - T_READ] = {3, 4}, [T_LIST - T_READ] = {3, 6}, [T_STAT - T_READ] = {3},
-        [T_MKDIR - T_READ] = {3, 4}, [T_REMOVE - T_READ] = {3}, [T_RENAME - T_READ] = {4}, [T_CHMOD - T_READ] = {3},
-        [T_CHOWN - T_READ] = {0}, [T_SYMLINK - T_READ] = {0},
+    static const uint8_t numbers[T_UNPACK + 1][3] = {
+        [T_READ] = {3, 4, 6}, [T_WRITE] = {3, 4}, [T_LIST] = {3, 6}, [T_STAT] = {3}, [T_MKDIR] = {3, 4},
+        [T_REMOVE] = {3}, [T_RENAME] = {4}, [T_CHMOD] = {3}, [T_COPY] = {4}, [T_HASH] = {3},
+        [T_PACK] = {3, 5, 6}, [T_UNPACK] = {3},
     };
     int64_t ignored;
     struct want wants[4] = {{2, NULL, user}};
@@ -299,8 +299,8 @@ static bool well_formed(const struct frame *f, struct slice *user, int64_t *wind
 
     if (f->type == T_STATS)
         return fields_decode(f->payload, NULL, 0);
-    for (int i = 0; i < 3 && numbers[f->type - T_READ][i]; i++) {
-        uint8_t tag = numbers[f->type - T_READ][i];
+    for (int i = 0; i < 3 && numbers[f->type][i]; i++) {
+        uint8_t tag = numbers[f->type][i];
         wants[count++] = (struct want){tag, tag == 6 ? window : &ignored, NULL};
     }
     return fields_decode(f->payload, wants, count);
@@ -310,7 +310,7 @@ bool files_open(struct conn *c, const struct frame *f)
 {
     struct slice user = {0};
     int64_t window = DEFAULT_WINDOW;
-    bool flows = f->type == T_READ || f->type == T_LIST;
+    bool flows = f->type == T_READ || f->type == T_LIST || f->type == T_PACK;
     char name[NAME_SIZE];
 
     if (!well_formed(f, &user, &window))
@@ -329,7 +329,7 @@ bool files_open(struct conn *c, const struct frame *f)
         return refuse(c, f->stream, ENOMEM);
     file->worker = w;
     file->id = ++w->last_id;
-    file->writes = f->type == T_WRITE;
+    file->writes = f->type == T_WRITE || f->type == T_UNPACK;
     file->credit = flows ? (uint64_t)window : 0;
     file->input_credit = INPUT_WINDOW;
     file->next = w->files;

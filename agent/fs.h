@@ -69,15 +69,26 @@ void fs_add_job(struct fs *fs, struct job *job, uint32_t id, const struct job_op
 int fs_path(const struct fs *fs, struct slice path, char to[PATH_MAX]);
 /* The fields of an *info*; `target` is NULL but for links. */
 void put_info(struct fs *fs, struct buf *b, const char *path, const struct stat *st, const char *target);
+#define ETAG_SIZE 52
+void etag_of(const struct stat *st, char to[ETAG_SIZE]);
 /* Directory and last name of a path; false if that name is empty, "." or "..". */
 bool split_path(const char *path, char directory[PATH_MAX], char name[NAME_MAX + 1]);
 /* Makes the directories above and at `path`; 0 or an errno. */
 int make_directories(const char *path);
 
+/* Removes a directory and all in it; `force`: also what its modes protect. 0 or an errno. */
+int remove_tree(int dir, const char *name, bool force, int64_t *count);
+/* Random letters for the end of a temporary name; 0 or an errno. */
+int temp_letters(char to[7]);
+
 void fs_read(struct fs *fs, const struct request *r);
 void fs_write(struct fs *fs, const struct request *r);
 void fs_list(struct fs *fs, const struct request *r);
 void fs_remove(struct fs *fs, const struct request *r);
+void fs_pack(struct fs *fs, const struct request *r);
+void fs_unpack(struct fs *fs, const struct request *r);
+void fs_copy(struct fs *fs, const struct request *r);
+void fs_hash(struct fs *fs, const struct request *r);
 void fs_stats(struct fs *fs, const struct request *r);
 /* STAT, MKDIR, RENAME, CHMOD, CHOWN, SYMLINK. */
 void fs_simple(struct fs *fs, const struct request *r);

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -116,8 +115,38 @@ struct writing {
     bool must_be_new;
     mode_t mode;
     uint64_t owed;
+    bool conditional;
+    char if_match[ETAG_SIZE]; /* empty: it must not exist */
     char name[NAME_MAX + 1], temp[NAME_MAX + 1], path[PATH_MAX];
 };
+
+/* Whether the target still is what the client thinks it is. */
+static int check_match(const struct writing *w)
+{
+    struct stat st;
+    char etag[ETAG_SIZE] = "";
+
+    if (!w->conditional)
+        return 0;
+    if (fstatat(w->dir, w->name, &st, AT_SYMLINK_NOFOLLOW) == 0)
+        etag_of(&st, etag);
+    else if (errno != ENOENT)
+        return errno;
+    return strcmp(etag, w->if_match) ? CONFLICT_ERRNO : 0;
+}
+
+/* The rename changes the time that the etag is made of, so it is asked for afterwards, by a second descriptor. */
+static int put_in_place(struct writing *w, int again, struct stat *st)
+{
+    int err = check_match(w);
+
+    if (err)
+        return err;
+    if (renameat2(w->dir, w->temp, w->dir, w->name, w->must_be_new ? RENAME_NOREPLACE : 0) < 0)
+        return errno;
+    *w->temp = 0;
+    return fstat(again, st) < 0 ? errno : 0;
+}
 
 static int commit(struct writing *w, struct stat *st)
 {
@@ -125,16 +154,17 @@ static int commit(struct writing *w, struct stat *st)
         return errno;
     if (fstat(w->fd, st) < 0)
         return errno;
+    int again = *w->temp ? fcntl(w->fd, F_DUPFD_CLOEXEC, 0) : -1;
+    if (*w->temp && again < 0)
+        return errno;
     int fd = w->fd;
     w->fd = -1;
-    if (close(fd) < 0)
-        return errno;
-    if (!*w->temp)
-        return 0;
-    if (renameat2(w->dir, w->temp, w->dir, w->name, w->must_be_new ? RENAME_NOREPLACE : 0) < 0)
-        return errno;
-    *w->temp = 0;
-    return 0;
+    int err = close(fd) < 0 ? errno : 0;
+    if (!err && *w->temp)
+        err = put_in_place(w, again, st);
+    if (again >= 0)
+        close(again);
+    return err;
 }
 
 /* Nothing half-written is there any more when the client learns of the failure. */
@@ -237,16 +267,13 @@ static bool may_write(int dir, const char *name)
 
 static int make_temp(struct writing *w)
 {
-    static const char letters[] = "abcdefghijklmnopqrstuvwxyz012345";
-    unsigned char random[6];
-
     for (int i = 0; i < 16; i++) {
-        if (getrandom(random, sizeof random, 0) != sizeof random)
-            return errno;
         int n = snprintf(w->temp, sizeof w->temp, ".%.200s.skerry-", w->name);
-        for (size_t k = 0; k < sizeof random; k++)
-            w->temp[n++] = letters[random[k] % 32];
-        w->temp[n] = 0;
+        int err = temp_letters(w->temp + n);
+        if (err) {
+            *w->temp = 0;
+            return err;
+        }
         w->fd = openat(w->dir, w->temp, O_WRONLY | O_CREAT | O_EXCL | OPEN_FLAGS, 0600);
         if (w->fd >= 0)
             return 0;
@@ -303,6 +330,8 @@ static int open_target(struct writing *w, int64_t flags)
         return EEXIST;
     if (exists && (err = refuse_special(old.st_mode)))
         return err;
+    if ((err = check_match(w)))
+        return err;
     if (exists && !may_write(w->dir, w->name))
         return errno == EROFS ? EROFS : EACCES;
     return flags & WRITE_APPEND ? open_append(w, exists) : prepare_temp(w, exists ? &old : NULL);
@@ -311,9 +340,10 @@ static int open_target(struct writing *w, int64_t flags)
 void fs_write(struct fs *fs, const struct request *r)
 {
     int64_t mode = 0644, flags = 0;
-    struct want wants[] = {{3, &mode, NULL}, {4, &flags, NULL}};
+    struct slice if_match = {0};
+    struct want wants[] = {{3, &mode, NULL}, {4, &flags, NULL}, {5, NULL, &if_match}};
 
-    if (!fields_decode(r->payload, wants, 2) || mode < 0 || mode > 07777)
+    if (!fields_decode(r->payload, wants, 3) || mode < 0 || mode > 07777)
         return (void)fs_fail(fs, r->id, EINVAL, "mode");
     struct writing *w = calloc(1, sizeof *w);
     if (!w)
@@ -321,6 +351,9 @@ void fs_write(struct fs *fs, const struct request *r)
     w->fd = w->dir = -1;
     w->mode = (mode_t)mode;
     w->must_be_new = flags & WRITE_NEW;
+    w->conditional = if_match.data;
+    /* One that is too long for an etag stays too long, and matches nothing. */
+    snprintf(w->if_match, sizeof w->if_match, "%.*s", (int)(if_match.size < ETAG_SIZE ? if_match.size : ETAG_SIZE), (const char *)if_match.data);
     snprintf(w->path, sizeof w->path, "%s", r->path);
     int err = open_target(w, flags);
     if (err) {

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include "fs.h"
@@ -29,6 +30,19 @@ bool split_path(const char *path, char directory[PATH_MAX], char name[NAME_MAX +
     directory[size ? size : 1] = 0;
     memcpy(name, slash + 1, strlen(slash + 1) + 1);
     return true;
+}
+
+int temp_letters(char to[7])
+{
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyz012345";
+    unsigned char random[6];
+
+    if (getrandom(random, sizeof random, 0) != sizeof random)
+        return errno;
+    for (size_t i = 0; i < sizeof random; i++)
+        to[i] = letters[random[i] % 32];
+    to[sizeof random] = 0;
+    return 0;
 }
 
 int make_directories(const char *path)
@@ -103,6 +117,13 @@ static void put_name(struct fs *fs, struct buf *b, uint8_t tag, uint32_t id, boo
         put_text(b, tag, n->entry[i].name);
 }
 
+void etag_of(const struct stat *st, char to[ETAG_SIZE])
+{
+    unsigned long long changed_at = (unsigned long long)st->st_ctim.tv_sec * 1000000000 + (unsigned long long)st->st_ctim.tv_nsec;
+
+    snprintf(to, ETAG_SIZE, "%llx-%llx-%llx", (unsigned long long)st->st_ino, (unsigned long long)st->st_size, changed_at);
+}
+
 void put_info(struct fs *fs, struct buf *b, const char *path, const struct stat *st, const char *target)
 {
     put_text(b, 1, path);
@@ -117,6 +138,9 @@ void put_info(struct fs *fs, struct buf *b, const char *path, const struct stat 
     put_int(b, 9, (int64_t)st->st_ino);
     put_name(fs, b, 10, st->st_uid, false);
     put_name(fs, b, 11, st->st_gid, true);
+    char etag[ETAG_SIZE];
+    etag_of(st, etag);
+    put_text(b, 12, etag);
 }
 
 static void reply_stat(struct fs *fs, uint32_t id, const char *path, bool follow)

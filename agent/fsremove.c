@@ -23,6 +23,7 @@ struct removal {
     struct place *above;
     size_t depth, cap;
     int64_t count;
+    bool force; /* modes that are in the way are changed */
 };
 
 static int where(int fd, struct place *p)
@@ -48,6 +49,8 @@ static int down(struct removal *r, const char *name)
     if (err)
         return err;
     int fd = openat(r->fd, name, OPEN_DIR);
+    if (fd < 0 && errno == EACCES && r->force && fchmodat(r->fd, name, 0700, 0) == 0)
+        fd = openat(r->fd, name, OPEN_DIR);
     if (fd < 0)
         return errno;
     close(r->fd);
@@ -73,15 +76,24 @@ static int up(struct removal *r)
     return err;
 }
 
+static int unlink_entry(struct removal *r, const char *name, bool directory)
+{
+    int err = unlinkat(r->fd, name, directory ? AT_REMOVEDIR : 0) < 0 ? errno : 0;
+
+    if (err == EACCES && r->force && fchmod(r->fd, 0700) == 0)
+        err = unlinkat(r->fd, name, directory ? AT_REMOVEDIR : 0) < 0 ? errno : 0;
+    return err;
+}
+
 /* Removes an entry, or goes into it if it is a directory that is not empty (`went`). */
 static int remove_entry(struct removal *r, const struct dirent64 *d, bool *went)
 {
     bool directory = d->d_type == DT_DIR;
-    int err = unlinkat(r->fd, d->d_name, directory ? AT_REMOVEDIR : 0) < 0 ? errno : 0;
+    int err = unlink_entry(r, d->d_name, directory);
 
     if (err == (directory ? ENOTDIR : EISDIR)) { /* it is not, or no longer, what the listing says */
         directory = !directory;
-        err = unlinkat(r->fd, d->d_name, directory ? AT_REMOVEDIR : 0) < 0 ? errno : 0;
+        err = unlink_entry(r, d->d_name, directory);
     }
     if (err == ENOTEMPTY || (err == EEXIST && directory)) {
         *went = true;
@@ -112,9 +124,9 @@ static int clear(struct removal *r, bool *went)
     return n < 0 ? errno : 0;
 }
 
-static int remove_tree(const char *path, int64_t *count)
+int remove_tree(int dir, const char *name, bool force, int64_t *count)
 {
-    struct removal r = {.fd = open(path, OPEN_DIR)};
+    struct removal r = {.fd = openat(dir, name, OPEN_DIR), .force = force};
     int err = r.fd < 0 ? errno : 0;
 
     while (!err) {
@@ -129,7 +141,7 @@ static int remove_tree(const char *path, int64_t *count)
     if (r.fd >= 0)
         close(r.fd);
     free(r.above);
-    if (!err && rmdir(path) < 0)
+    if (!err && unlinkat(dir, name, AT_REMOVEDIR) < 0)
         err = errno;
     *count = r.count + !err;
     return err;
@@ -168,7 +180,7 @@ void fs_remove(struct fs *fs, const struct request *r)
     pid_t pid = fork();
     if (pid > 0)
         return;
-    int err = remove_tree(path, &count);
+    int err = remove_tree(AT_FDCWD, path, false, &count);
     answer(fs, r->id, path, err, count);
     if (pid == 0)
         _exit(0);

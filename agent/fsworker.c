@@ -119,6 +119,10 @@ static void on_request(struct fs *fs, const struct frame *f)
     case T_WRITE: return fs_write(fs, &r);
     case T_LIST: return fs_list(fs, &r);
     case T_REMOVE: return fs_remove(fs, &r);
+    case T_PACK: return fs_pack(fs, &r);
+    case T_UNPACK: return fs_unpack(fs, &r);
+    case T_COPY: return fs_copy(fs, &r);
+    case T_HASH: return fs_hash(fs, &r);
     default: return fs_simple(fs, &r);
     }
 }

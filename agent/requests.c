@@ -88,6 +88,7 @@ bool request_open(struct conn *c, const struct frame *f)
     case T_LIFE: return request_life(c, f);
     case T_STATS: case T_READ: case T_WRITE: case T_LIST: case T_STAT: case T_MKDIR:
     case T_REMOVE: case T_RENAME: case T_CHMOD: case T_CHOWN: case T_SYMLINK:
+    case T_COPY: case T_HASH: case T_PACK: case T_UNPACK:
         return files_open(c, f);
     default:
         conn_error(c, f->stream, "UNSUPPORTED", 0, "this agent does not know that request");

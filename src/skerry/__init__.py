@@ -55,7 +55,9 @@ if TYPE_CHECKING:
         Resources,
         SandboxInfo,
         SandboxSpec,
+        Skipped,
         State,
+        Transfer,
         Usage,
     )
     from skerry.sdk import (
@@ -120,7 +122,9 @@ _HOMES = {
         "Resources",
         "SandboxInfo",
         "SandboxSpec",
+        "Skipped",
         "State",
+        "Transfer",
         "Usage",
     ),
     "skerry.sdk": (
@@ -197,8 +201,10 @@ __all__ = [
     "SandboxStatus",
     "SandboxStopped",
     "SkerryError",
+    "Skipped",
     "State",
     "Timeout",
+    "Transfer",
     "Unauthenticated",
     "Unsupported",
     "Usage",
