@@ -9,33 +9,43 @@ from importlib.metadata import version
 
 import pytest
 
+from skerry.cli.main import app
 from tests.cli.conftest import Skerry
 
-COMMANDS = [
-    "run",
-    "create",
-    "exec",
-    "ps",
-    "info",
-    "logs",
-    "kill",
-    "cat",
-    "ls",
-    "watch",
-    "port",
-    "rm",
-    "gc",
-    "doctor",
-    "bench",
-]
+GROUPS = {
+    "Sandboxes": ["create", "ps", "info", "rm"],
+    "Running": ["run", "exec", "sh", "attach", "logs", "kill"],
+    "Files": ["ls", "cat", "cp", "edit", "watch"],
+    "Network": ["port"],
+    "Looking": ["usage", "events"],
+    "Machine": ["gc", "doctor", "bench", "conformance", "completion", "help"],
+}
+COMMANDS = [command for group in GROUPS.values() for command in group]
+NO_DATA = {"cat", "edit", "sh", "attach", "completion", "help"}
 
 
-def test_help_lists_every_command_in_full(skerry: Skerry) -> None:
+def test_help_lists_every_command_in_full_under_its_heading(skerry: Skerry) -> None:
     text = skerry("--help").text
-    listed = text.partition("Commands:\n")[2].splitlines()
-    assert [line.split()[0] for line in listed] == COMMANDS
-    assert "..." not in text.partition("Commands:\n")[2]
+    for group, commands in GROUPS.items():
+        listed = text.partition(f"\n{group}:\n")[2].partition("\n\n")[0].splitlines()
+        assert [line.split()[0] for line in listed] == commands
+        assert not [line for line in listed if line.endswith("...")]
+    assert {command.name or command.callback.__name__ for command in app.registered_commands} == set(COMMANDS)
     assert skerry().text == text
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_a_command_is_what_its_option_shows(skerry: Skerry, command: str) -> None:
+    assert skerry("help", command).text == skerry(command, "--help").text
+
+
+def test_help_alone_lists_the_commands_and_an_unknown_one_is_wrong_usage(skerry: Skerry) -> None:
+    assert skerry("help").text == skerry("--help").text
+    done = skerry("help", "no-such-command")
+    assert (done.code, done.err.splitlines()[0]) == (
+        2,
+        "error: there is no command 'no-such-command' (INVALID_ARGUMENT)",
+    )
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -45,8 +55,13 @@ def test_every_command_has_help_with_an_example(skerry: Skerry, command: str) ->
     assert f"  Example:\n    skerry {command}" in done.text
 
 
+@pytest.mark.parametrize("command", ["run", "exec", "logs", "kill", "cp", "edit", "rm", "usage"])
+def test_commands_that_fail_in_ways_say_their_exit_codes(skerry: Skerry, command: str) -> None:
+    assert "\n  Exit codes:\n    " in skerry("help", command).text
+
+
 def test_every_command_that_prints_data_prints_json(skerry: Skerry) -> None:
-    for command in set(COMMANDS) - {"cat"}:
+    for command in set(COMMANDS) - NO_DATA:
         assert "-o, --output <text|json>" in skerry(command, "--help").text, command
 
 

@@ -53,7 +53,9 @@ def list_(
     user: options.User = None,
     output: options.Output = Format.TEXT,
 ) -> None:
-    """List a directory of a sandbox; by default its working directory.
+    """List a directory of a sandbox.
+
+    By default its working directory. Sorted by name; links are shown, not followed.
 
     \b
     Example:

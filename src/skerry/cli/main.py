@@ -7,12 +7,30 @@ from typing import Annotated
 
 import typer
 
-from skerry.cli import bench, conformance, doctor, files, ports, processes, sandboxes, terminals, watch
+from skerry.cli import (
+    bench,
+    completion,
+    conformance,
+    copying,
+    doctor,
+    editing,
+    files,
+    logs,
+    looking,
+    ports,
+    processes,
+    sandboxes,
+    terminals,
+    watch,
+)
+from skerry.cli.help import Grouped, help_
 from skerry.cli.options import Format
 from skerry.cli.output import print_error
 
 app = typer.Typer(
     name="skerry",
+    cls=Grouped,
+    add_completion=False,  # `skerry completion` knows remote paths
     help="Run code in isolated sandboxes.\n\n\b\nExample:\n  skerry run -- python3 -c 'print(6 * 7)'",
     rich_markup_mode=None,  # rich costs more time to load than a sandbox to make
     pretty_exceptions_enable=False,
@@ -39,24 +57,30 @@ def skerry(
 
 _COMMAND_LAST = {"allow_interspersed_args": False}  # what follows the first word belongs to the command run
 
-app.command(context_settings=_COMMAND_LAST)(processes.run)
-app.command()(sandboxes.create)
-app.command("exec", context_settings=_COMMAND_LAST)(processes.exec_)
-app.command("sh", context_settings=_COMMAND_LAST)(terminals.shell)
-app.command()(terminals.attach)
-app.command()(sandboxes.ps)
-app.command()(sandboxes.info)
-app.command()(processes.logs)
-app.command()(processes.kill)
-app.command()(files.cat)
-app.command("ls")(files.list_)
-app.command()(watch.watch)
-app.command()(ports.port)
-app.command()(sandboxes.rm)
-app.command()(sandboxes.gc)
-app.command()(doctor.doctor)
-app.command()(bench.bench)
-app.command()(conformance.conformance)
+app.command(rich_help_panel="Sandboxes")(sandboxes.create)
+app.command(rich_help_panel="Sandboxes")(sandboxes.ps)
+app.command(rich_help_panel="Sandboxes")(sandboxes.info)
+app.command(rich_help_panel="Sandboxes")(sandboxes.rm)
+app.command(rich_help_panel="Running", context_settings=_COMMAND_LAST)(processes.run)
+app.command("exec", rich_help_panel="Running", context_settings=_COMMAND_LAST)(processes.exec_)
+app.command("sh", rich_help_panel="Running", context_settings=_COMMAND_LAST)(terminals.shell)
+app.command(rich_help_panel="Running")(terminals.attach)
+app.command(rich_help_panel="Running")(logs.logs)
+app.command(rich_help_panel="Running")(processes.kill)
+app.command("ls", rich_help_panel="Files")(files.list_)
+app.command(rich_help_panel="Files")(files.cat)
+app.command(rich_help_panel="Files")(copying.cp)
+app.command(rich_help_panel="Files")(editing.edit)
+app.command(rich_help_panel="Files")(watch.watch)
+app.command(rich_help_panel="Network")(ports.port)
+app.command(rich_help_panel="Looking")(looking.usage)
+app.command(rich_help_panel="Looking")(looking.events)
+app.command(rich_help_panel="Machine")(sandboxes.gc)
+app.command(rich_help_panel="Machine")(doctor.doctor)
+app.command(rich_help_panel="Machine")(bench.bench)
+app.command(rich_help_panel="Machine")(conformance.conformance)
+app.command(rich_help_panel="Machine")(completion.completion)
+app.command("help", rich_help_panel="Machine")(help_)
 
 
 def _format(arguments: list[str]) -> Format:
@@ -69,6 +93,9 @@ def _format(arguments: list[str]) -> Format:
 def main() -> None:
     """Runs the command line of this process and exits: 2 for wrong usage."""
     arguments = sys.argv[1:]
+    if arguments[:1] == [completion.ASK]:
+        completion.answer(app, arguments[1:])
+        return
     try:
         app(arguments or ["--help"], prog_name="skerry", standalone_mode=False)
     except typer.TyperException as error:

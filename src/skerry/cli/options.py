@@ -20,6 +20,9 @@ class Network(StrEnum):
 
 Output = Annotated[Format, typer.Option("-o", "--output", help="How to print.")]
 SandboxName = Annotated[str, typer.Argument(metavar="SANDBOX", help="Its id or name.", show_default=False)]
+ProcessId = Annotated[
+    int | None, typer.Argument(metavar="[PROCESS]", help="Its id, as `exec --detach` prints it.", show_default=False)
+]
 Env = Annotated[
     list[str] | None,
     typer.Option("--env", "-e", metavar="K=V", help="An environment variable; K alone passes your own. Repeatable."),

@@ -1,28 +1,23 @@
-"""Commands about processes: run, exec, logs, kill."""
+"""Commands that run programs: run, exec, kill."""
 
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from skerry.cli import options
 from skerry.cli.options import Format, Network, parse_env
-from skerry.cli.output import ago, note, print_json, print_table, size
+from skerry.cli.output import note, print_json
 from skerry.cli.runtime import RUN_FAILED, execute
 
 if TYPE_CHECKING:
     from skerry import AsyncSandbox
     from skerry.cli.streaming import Job
-    from skerry.core.models import ProcessInfo
 
 CommandLine = Annotated[
     list[str], typer.Argument(metavar="-- COMMAND...", help="The program and its arguments.", show_default=False)
-]
-ProcessId = Annotated[
-    int | None, typer.Argument(metavar="[PROCESS]", help="Its id, as `exec --detach` prints it.", show_default=False)
 ]
 
 
@@ -44,13 +39,23 @@ def run(
 ) -> None:
     """Run a command in a new sandbox, which is removed afterwards.
 
-    Exits with the command's exit code; 124: out of time, 127: no such program, 128+n: signal n, 125: Skerry failed.
-    Input that is piped in goes to the command.
+    Its output is streamed; input that is piped in goes to it. Ctrl-C ends it and removes the sandbox. -o json prints
+    the result when it has ended.
 
     \b
     Example:
       skerry run --timeout 10 --memory 256MB -- python3 -c 'print(6 * 7)'
       echo hello | skerry run -- tr a-z A-Z
+
+    \b
+    Exit codes:
+      that of the command, or
+      124  it ran out of time
+      125  Skerry itself failed
+      126  it cannot be executed
+      127  there is no such program
+      137  it ran out of memory
+      128+n  signal n ended it
     """
 
     async def work() -> int:
@@ -92,12 +97,16 @@ def exec_(
 ) -> None:
     """Run a command in a sandbox that exists. Options go before SANDBOX.
 
-    Exits as `skerry run` does.
+    Its output is streamed; input that is piped in goes to it. Ctrl-C ends the command and leaves the sandbox.
 
     \b
     Example:
       skerry exec my-box -- ls -l
       skerry exec --detach my-box -- python3 -m http.server
+
+    \b
+    Exit codes:
+      those of `skerry run`; with --detach 0 once it has started
     """
 
     async def work() -> int:
@@ -113,38 +122,9 @@ def exec_(
     execute(work, output=output, failure=RUN_FAILED)
 
 
-def logs(
-    sandbox: options.SandboxName,
-    process: ProcessId = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the process ends.")] = False,
-    output: options.Output = Format.TEXT,
-) -> None:
-    """Print what a background process has written.
-
-    The last 1 MiB of each stream is kept. Without PROCESS, several processes are listed.
-
-    \b
-    Example:
-      skerry logs my-box
-      skerry logs --follow my-box 3
-    """
-
-    async def work() -> None:
-        from skerry.cli.sandboxes import connect
-
-        async with connect(sandbox) as box:
-            known = await box.processes.list()
-            if process is None and len(known) != 1:
-                _print_processes(known, output=output)
-            else:
-                await _print_log(box, known[0].id if process is None else process, follow=follow, output=output)
-
-    execute(work, output=output)
-
-
 def kill(
     sandbox: options.SandboxName,
-    process: ProcessId = None,
+    process: options.ProcessId = None,
     signal: Annotated[
         str, typer.Option("--signal", "-s", metavar="SIGNAL", help="A name or number; KILL takes the whole tree.")
     ] = "KILL",
@@ -152,10 +132,17 @@ def kill(
 ) -> None:
     """Kill a background process, or all of them. The sandbox goes on; `skerry rm` removes it.
 
+    KILL goes to the process and all it has started, another signal to its process group. Prints the ids.
+
     \b
     Example:
       skerry kill my-box 3
       skerry kill --signal TERM my-box
+
+    \b
+    Exit codes:
+      0  also when, without PROCESS, nothing was running
+      1  PROCESS is not there or has ended
     """
 
     async def work() -> None:
@@ -224,51 +211,3 @@ async def _detach(sandbox: AsyncSandbox, job: Job, *, output: Format) -> int:
     else:
         print(process.id)
     return 0
-
-
-def _print_processes(processes: list[ProcessInfo], *, output: Format) -> None:
-    if output is Format.JSON:
-        print_json(processes)
-    elif not processes:
-        note("no background processes; `skerry exec --detach` starts one")
-    else:
-        print_table(
-            ("PROCESS", "STATUS", "STARTED", "WRITTEN", "COMMAND"),
-            [
-                (str(process.id), _status(process), ago(process.started_at), _written(process), process.command[:200])
-                for process in processes
-            ],
-            right=("PROCESS", "WRITTEN"),
-        )
-
-
-async def _print_log(sandbox: AsyncSandbox, process_id: int, *, follow: bool, output: Format) -> None:
-    from skerry.cli.streaming import write
-
-    process = await sandbox.processes.get(process_id, view=True)
-    if follow and output is Format.JSON:
-        await process.wait()
-    if not follow or output is Format.JSON:
-        kept = await process.output()
-        if output is Format.JSON:
-            info = await process.poll()
-            print_json(asdict(info) | {"stdout": kept.stdout, "stderr": kept.stderr, "gap": kept.gap})
-            return
-        if kept.gap:
-            note(f"the first {kept.gap} bytes are no longer kept")
-        await write(1, kept.stdout)
-        await write(2, kept.stderr)
-        return
-    async with process.attach() as stream:
-        async for chunk in stream:
-            await write(1 if chunk.stream == "stdout" else 2, chunk.data)
-
-
-def _status(process: ProcessInfo) -> str:
-    if process.exit_code is not None:
-        return f"exited {process.exit_code}"
-    return f"signal {process.signal}" if process.signal is not None else process.status.value
-
-
-def _written(process: ProcessInfo) -> str:
-    return size(process.stdout_bytes + process.stderr_bytes)

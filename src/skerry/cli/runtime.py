@@ -16,9 +16,14 @@ RUN_FAILED = 125
 
 
 def execute(work: Callable[[], Awaitable[int | None]], *, output: Format, failure: int = 1) -> NoReturn:
-    """Run `work` and exit with what it returns (None: 0), `failure` for an error, 128 + n for the signal n.
+    """Run `work` and exit with what it returns (None: 0), `failure` for an error, 128 + n for the signal n."""
+    raise SystemExit(complete(work, output=output, failure=failure))
 
-    A signal cancels `work`, so what it made is removed; a second one ends the process at once.
+
+def complete(work: Callable[[], Awaitable[int | None]], *, output: Format, failure: int = 1) -> int:
+    """Run `work` and return what it returns (None: 0); an error is printed and its exit code returned.
+
+    A signal cancels `work`, so what it made is removed, and then ends the process; a second one ends it at once.
     """
     import anyio
 
@@ -26,10 +31,10 @@ def execute(work: Callable[[], Awaitable[int | None]], *, output: Format, failur
         code, signum = anyio.run(_until_signal, work)
         sys.stdout.flush()
     except Exception as error:  # noqa: BLE001 - the process ends here
-        raise SystemExit(_report(_single(error), output=output, failure=failure)) from None
+        return _report(_single(error), output=output, failure=failure)
     if signum:
         os._exit(128 + signum)  # a thread that still waits for a reader of our output must not keep us
-    raise SystemExit(code)
+    return code
 
 
 async def _until_signal(work: Callable[[], Awaitable[int | None]]) -> tuple[int, int]:

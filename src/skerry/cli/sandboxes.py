@@ -161,6 +161,11 @@ def rm(
     Example:
       skerry rm my-box
       skerry rm --all
+
+    \b
+    Exit codes:
+      0  all of them are gone
+      1  one was not there; the others are gone
     """
     if bool(sandboxes) == all:
         raise typer.BadParameter("give sandboxes, or --all")

@@ -130,12 +130,13 @@ def _stdin() -> AsyncIterator[bytes] | None:
     """This process's stdin, unless it is a terminal or closed."""
     if sys.stdin is None or os.isatty(0):
         return None
-    return _read_stdin()
+    return read_stdin()
 
 
-async def _read_stdin() -> AsyncIterator[bytes]:
+async def read_stdin() -> AsyncIterator[bytes]:
+    """This process's stdin to its end."""
     mode = os.fstat(0).st_mode
-    waits = stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)  # a file cannot be waited for, and need not
+    waits = stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(0)  # a file cannot be waited for, and need not
     while True:
         if waits:
             await anyio.wait_readable(0)

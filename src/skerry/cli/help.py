@@ -1,0 +1,53 @@
+"""How help is told: commands in groups, and the command `help`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+GROUPS = ("Sandboxes", "Running", "Files", "Network", "Looking", "Machine")
+"""In the order they are shown; a command names its own as `rich_help_panel`."""
+
+
+class Grouped(TyperGroup):
+    """Shows its commands under the headings of GROUPS, without rich."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        shown = [(name, self.commands[name]) for name in self.list_commands(ctx)]
+        width = max(len(name) for name, _ in shown)
+        for group in GROUPS:
+            rows = [
+                (name.ljust(width), command.get_short_help_str(formatter.width - width - 6))
+                for name, command in shown
+                if getattr(command, "rich_help_panel", None) == group and not command.hidden
+            ]
+            if rows:
+                with formatter.section(group):
+                    formatter.write_dl(rows)
+
+
+def help_(
+    context: typer.Context,
+    command: Annotated[str | None, typer.Argument(metavar="[COMMAND]", help="Its name.", show_default=False)] = None,
+) -> None:
+    """Show what a command does, its options and examples.
+
+    Without COMMAND, lists the commands. `skerry COMMAND --help` is the same.
+
+    \b
+    Example:
+      skerry help cp
+    """
+    root = context.find_root()
+    if command is None:
+        print(root.get_help())
+        return
+    group = root.command
+    assert isinstance(group, TyperGroup)
+    found = group.commands.get(command)
+    if found is None:
+        root.fail(f"there is no command {command!r}")
+    with found.make_context(command, [], parent=root, resilient_parsing=True) as inner:
+        print(found.get_help(inner))
