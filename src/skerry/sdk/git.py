@@ -296,7 +296,7 @@ class AsyncGit:
         except CommandNotFound as error:
             raise CommandNotFound("there is no git in this sandbox", hint="use a template that has git") from error
         except FileMissing as error:
-            raise FileMissing(f"there is no directory {path}", errno=error.errno) from error
+            raise FileMissing(f"there is no {path or 'working directory'}", errno=error.errno) from error
         if not result.ok:
             raise git_error(result, arguments)
         if result.truncated:
