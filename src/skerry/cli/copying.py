@@ -17,7 +17,8 @@ from skerry.cli.runtime import execute
 
 if TYPE_CHECKING:
     from skerry import AsyncSandbox
-    from skerry.cli.transfers import How, Transfer
+    from skerry.cli.transfers import How
+    from skerry.core.models import FileInfo, Transfer
 
 
 def cp(
@@ -117,16 +118,22 @@ class Copier:
 
     async def copy_all(self, sources: list[Place], target: Place) -> list[dict[str, object]]:
         """What was copied where. Everything that can be seen to be wrong is found before the first byte moves."""
+        from skerry.core.models import FileInfo
+
         plans = await self._plan(sources, target)
-        done = []
+        done: list[dict[str, object]] = []
         for source, place, merge in plans:
             transfer = await self._copy(source, place, merge=merge)
+            where = {"source": source.text, "target": place.text}
+            if isinstance(transfer, FileInfo):  # copied inside: nothing passed through here to be counted
+                done.append(where | {"info": asdict(transfer)})
+                continue
             for skipped in transfer.skipped:
                 if skipped.reason != "excluded":  # which was asked for
                     note(f"left out: {skipped.path} ({skipped.reason})")
             if transfer.xattrs_lost:
                 note(f"{transfer.xattrs_lost} extended attributes could not be kept")
-            done.append({"source": source.text, "target": place.text} | asdict(transfer))
+            done.append(where | asdict(transfer))
         return done
 
     async def _box(self, name: str) -> AsyncSandbox:
@@ -186,7 +193,7 @@ class Copier:
             )
         return source, place, how.merge or (content and not how.replace)
 
-    async def _copy(self, source: Place, target: Place, *, merge: bool) -> Transfer:
+    async def _copy(self, source: Place, target: Place, *, merge: bool) -> Transfer | FileInfo:
         from skerry.cli import transfers
 
         how = self._how
@@ -195,6 +202,8 @@ class Copier:
         piped = source.is_pipe or target.is_pipe
         with progress_bar(source.name or source.text, wanted=self._bar and not piped) as report:
             if out_of is not None and into is not None:
+                if out_of.id == into.id and await self._kind(source) != "dir":
+                    return await into.files.copy(source.path, target.path, user=how.user)
                 return await transfers.relay(out_of, source.path, into, target.path, how, merge=merge, report=report)
             if into is not None:
                 if piped:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from skerry.cli.streaming import read_stdin, write
-from skerry.core.errors import Conflict, FileMissing, Unsupported
-from skerry.core.models import FileInfo
+from skerry.core.models import FileInfo, Transfer
 
 if TYPE_CHECKING:
     from skerry import AsyncSandbox
@@ -27,37 +26,18 @@ class How:
     user: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Skipped:
-    path: str
-    reason: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Transfer:
-    info: FileInfo
-    files: int
-    directories: int
-    links: int
-    bytes: int
-    skipped: tuple[Skipped, ...] = ()
-    xattrs_lost: int = 0
-
-
 async def upload(
     box: AsyncSandbox, local: str, remote: str, how: How, *, merge: bool, report: Report | None
 ) -> Transfer:
-    if how.resume:
-        raise Unsupported("an upload cannot go on yet", option="--resume")
-    return _one_file(await box.files.upload(local, remote, user=how.user, on_progress=report))
+    return await box.files.upload(
+        local, remote, merge=merge, exclude=how.exclude, resume=how.resume, user=how.user, on_progress=report
+    )
 
 
 async def download(
     box: AsyncSandbox, remote: str, local: str, how: How, *, merge: bool, report: Report | None
 ) -> Transfer:
-    if (await box.files.stat(remote, user=how.user)).is_dir:
-        raise Unsupported("only whole single files can be copied yet", option="cp")
-    return _one_file(await box.files.download(remote, local, user=how.user, on_progress=report))
+    return await box.files.download(remote, local, merge=merge, exclude=how.exclude, user=how.user, on_progress=report)
 
 
 async def relay(
@@ -68,19 +48,12 @@ async def relay(
         local = f"{directory}/copy"
         came = await download(source, path, local, how, merge=False, report=report)
         went = await upload(target, local, place, how, merge=merge, report=report)
-    return Transfer(
-        info=went.info,
-        files=went.files,
-        directories=went.directories,
-        links=went.links,
-        bytes=went.bytes,
-        skipped=came.skipped,
-        xattrs_lost=came.xattrs_lost + went.xattrs_lost,
-    )
+    return replace(went, skipped=came.skipped, xattrs_lost=came.xattrs_lost + went.xattrs_lost)
 
 
 async def from_stdin(box: AsyncSandbox, remote: str, how: How) -> Transfer:
-    return _one_file(await box.files.write(remote, read_stdin(), user=how.user))
+    info = await box.files.write(remote, read_stdin(), user=how.user)
+    return _one_file(info, info.size)
 
 
 async def to_stdout(box: AsyncSandbox, remote: str, how: How) -> Transfer:
@@ -89,20 +62,14 @@ async def to_stdout(box: AsyncSandbox, remote: str, how: How) -> Transfer:
     async for data in box.files.read_stream(remote, user=how.user):
         await write(1, data)
         count += len(data)
-    return Transfer(info=info, files=1, directories=0, links=0, bytes=count)
+    return _one_file(info, count)
 
 
 async def put(box: AsyncSandbox, local: Path, remote: str, *, etag: str | None, user: str | None) -> FileInfo:
     """Write an edited file unless it was changed meanwhile; None means that it was not there. Raises Conflict."""
-    try:
-        now = (await box.files.stat(remote, user=user)).etag
-    except FileMissing:
-        now = None
-    if now != etag:
-        raise Conflict(f"{remote} was changed meanwhile")
     with local.open("rb") as file:
-        return await box.files.write(remote, file, user=user)
+        return await box.files.write(remote, file, user=user, if_match=etag or "")
 
 
-def _one_file(info: FileInfo) -> Transfer:
-    return Transfer(info=info, files=1, directories=0, links=0, bytes=info.size)
+def _one_file(info: FileInfo, count: int) -> Transfer:
+    return Transfer(info=info, files=1, directories=0, links=0, bytes=count, skipped=(), xattrs_lost=0)
