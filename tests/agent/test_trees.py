@@ -41,6 +41,10 @@ def code_of(action: Callable[[], object]) -> str:
     return caught.value.code
 
 
+def refusal(connection: Connection, path: str, data: bytes, flags: int = 0) -> str:
+    return code_of(lambda: unpack(connection, path, data, flags=flags))
+
+
 def temps(top: Path) -> list[str]:
     return [name for _, directories, files in os.walk(top) for name in directories + files if ".skerry-" in name]
 
@@ -226,15 +230,15 @@ def test_the_wrong_kind_of_target_is_refused(connection: Connection, work: Path,
     os.symlink("tree", work / "link")
     before = look(tree)
     for flags in (0, MERGE):
-        assert code_of(lambda: unpack(connection, "tree", one, flags=flags)) == "IS_A_DIRECTORY"
-        assert code_of(lambda: unpack(connection, "tree/script", root(), flags=flags)) == "NOT_A_DIRECTORY"
-        assert code_of(lambda: unpack(connection, "link", root(), flags=flags)) == "NOT_A_DIRECTORY"
-        assert code_of(lambda: unpack(connection, "no/such/place", root(), flags=flags)) == "FILE_NOT_FOUND"
-        assert code_of(lambda: unpack(connection, "tree", root(), flags=flags | NEW)) == "ALREADY_EXISTS"
+        assert refusal(connection, "tree", one, flags=flags) == "IS_A_DIRECTORY"
+        assert refusal(connection, "tree/script", root(), flags=flags) == "NOT_A_DIRECTORY"
+        assert refusal(connection, "link", root(), flags=flags) == "NOT_A_DIRECTORY"
+        assert refusal(connection, "no/such/place", root(), flags=flags) == "FILE_NOT_FOUND"
+        assert refusal(connection, "tree", root(), flags=flags | NEW) == "ALREADY_EXISTS"
     into_link = root(entry(b"etc", "dir"), file(b"etc/x"))
-    assert code_of(lambda: unpack(connection, "tree/a", into_link, flags=MERGE)) == "NOT_A_DIRECTORY"
+    assert refusal(connection, "tree/a", into_link, flags=MERGE) == "NOT_A_DIRECTORY"
     file_over_dir = root(file(b"a", b"1"), size=1)
-    assert code_of(lambda: unpack(connection, "tree", file_over_dir, flags=MERGE)) == "IS_A_DIRECTORY"
+    assert refusal(connection, "tree", file_over_dir, flags=MERGE) == "IS_A_DIRECTORY"
     assert unpack(connection, "no/such/place", root(), flags=PARENTS).directories == 1
     assert {path: what for path, (_, _, what) in look(tree).items()} == {
         path: what for path, (_, _, what) in before.items()
@@ -288,7 +292,7 @@ def test_a_hostile_stream_is_refused(connection: Connection, work: Path, name: s
         pytest.skip("in a merge the second one replaces the first")
     (work / "file").write_bytes(b"outside")
     os.chown(work / "file", 1000, 1000)
-    assert code_of(lambda: unpack(connection, "target", HOSTILE[name], flags=flags)) == "INVALID_ARGUMENT"
+    assert refusal(connection, "target", HOSTILE[name], flags=flags) == "INVALID_ARGUMENT"
     if not flags:
         wait_until(lambda: os.listdir(work) == ["file"])
     assert temps(work) == []
@@ -344,7 +348,7 @@ def test_a_full_disk_is_said_and_leaves_what_was_there(connection: Connection, s
     parts = b"".join(content(bytes(100_000), i * 100_000) for i in range(30))
     big = entry(b"", "dir") + entry(b"x") + parts + file_end(3_000_000) + tree_end(2, 3_000_000)
     for target in ("disk/sub", "disk"):
-        assert code_of(lambda: unpack(connection, target, big)) == "DISK_FULL"
+        assert refusal(connection, target, big) == "DISK_FULL"
         assert sorted(os.listdir(small_disk)) == ["kept", "sub"]
         assert os.listdir(small_disk / "sub") == []
 

@@ -199,6 +199,8 @@ class FileInfo:
     target: str | None
     owner: str | None
     group: str | None
+    etag: str
+    """Changes whenever the content may have; `write(if_match=…)` takes it."""
 
     @property
     def name(self) -> str:
@@ -208,10 +210,30 @@ class FileInfo:
     def is_dir(self) -> bool:
         return self.type == "dir"
 
-    @property
-    def etag(self) -> str:
-        """Changes whenever the file is replaced or written."""
-        return f"{self.inode:x}-{self.mtime_ns:x}-{self.size:x}"
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Skipped:
+    """Something that a transfer left out: relative to its root, and why."""
+
+    path: str
+    reason: str
+    """`fifo`, `socket`, `device`, `vanished` or `excluded`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Transfer:
+    """What an upload or a download has moved."""
+
+    info: FileInfo
+    """The file or directory inside the sandbox."""
+    files: int
+    directories: int
+    links: int
+    bytes: int
+    """Of content: holes do not count."""
+    skipped: tuple[Skipped, ...]
+    xattrs_lost: int
+    """Attributes that the other file system did not take."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

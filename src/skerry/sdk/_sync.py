@@ -7,7 +7,7 @@ files.py, ports.py, git.py, sandbox.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from types import TracebackType
 from typing import Literal, Self
@@ -25,6 +25,7 @@ from skerry.core.models import (
     State,
     TerminalExit,
     TerminalInfo,
+    Transfer,
     Usage,
 )
 from skerry.core.provider import Provider
@@ -49,7 +50,7 @@ from skerry.sdk.commands import (
 )
 from skerry.sdk.events import EventCallback, EventType
 from skerry.sdk.exec_stream import SIGKILL
-from skerry.sdk.files import MAX_READ, MAX_SEARCHED, FileData
+from skerry.sdk.files import MAX_READ, MAX_SEARCHED, FileData, Transfers
 from skerry.sdk.git_data import (
     GitBranch,
     GitCommit,
@@ -73,7 +74,7 @@ from skerry.sdk.process import Since
 from skerry.sdk.relay import CHUNK
 from skerry.sdk.search import Replacement, SearchResult
 from skerry.sdk.terminals import COLS, ROWS
-from skerry.sdk.transfer import Progress
+from skerry.sdk.tree_transfer import Progress
 
 
 class ExecStream:
@@ -567,6 +568,7 @@ class Files:
         mode: int | None = None,
         parents: bool = True,
         overwrite: bool = True,
+        if_match: str | None = None,
         user: str | None = None,
     ) -> FileInfo:
         """Write a file at once: it has the old content or all of the new one, never a part.
@@ -574,9 +576,13 @@ class Files:
         A file that exists keeps its mode and owner; a new one gets `mode` (0644). Missing directories are made unless
         `parents` is False.
 
-        Raises AlreadyExists where `overwrite` is False and the file is there.
+        Raises:
+            AlreadyExists: `overwrite` is False and the file is there.
+            Conflict: the file no longer has the etag `if_match`; with an empty one: it is there.
         """
-        return run(self._inner.write(path, data, mode=mode, parents=parents, overwrite=overwrite, user=user))
+        return run(
+            self._inner.write(path, data, mode=mode, parents=parents, overwrite=overwrite, if_match=if_match, user=user)
+        )
 
     def append(
         self,
@@ -703,37 +709,82 @@ class Files:
         """Make a link at `path` that says `target`. Raises AlreadyExists."""
         return run(self._inner.symlink(path, target, user=user))
 
+    def copy(
+        self,
+        path: SandboxPath,
+        target: SandboxPath,
+        *,
+        overwrite: bool = True,
+        parents: bool = True,
+        user: str | None = None,
+    ) -> FileInfo:
+        """Copy a file or a whole directory within the sandbox; the copy appears when it is complete.
+
+        Modes, times, links, hard links and holes are kept. An existing file is replaced unless `overwrite` is False.
+
+        Raises:
+            AlreadyExists: the target is a directory, or is there and `overwrite` is False.
+            InvalidArgument: the target is inside the directory that is copied.
+        """
+        return run(self._inner.copy(path, target, overwrite=overwrite, parents=parents, user=user))
+
+    def hash(self, path: SandboxPath, *, user: str | None = None) -> str:
+        """The SHA-256 of a file's content, or of a directory: its names, types, modes and contents. In hexadecimal."""
+        return run(self._inner.hash(path, user=user))
+
     def upload(
         self,
         local: str | PathLike[str],
         remote: SandboxPath,
         *,
+        merge: bool = False,
+        exclude: Collection[str] = (),
+        resume: bool = False,
         user: str | None = None,
         on_progress: Progress | None = None,
-    ) -> FileInfo:
-        """Copy one local file into the sandbox, in constant memory; a new file gets its permission bits.
+    ) -> Transfer:
+        """Copy a local file or directory into the sandbox, in constant memory, under exactly the name `remote`.
 
-        `on_progress` is called with the bytes sent and the bytes in all. A failed upload leaves the old content.
+        Permission bits, times, links, hard links, holes and user attributes are kept. What is there is replaced as a
+        whole when all has arrived, or not at all; with `merge` a directory keeps what it has beside. `exclude` has
+        names to leave out wherever they are. `resume` is for a single large file: it goes on where an earlier try
+        ended, and dials again by itself. `on_progress` is called with the bytes sent and the bytes in all.
 
-        Raises Unsupported for a directory, OSError for what is wrong with the local file.
+        Raises:
+            OSError: the local side cannot be read.
+            IsADirectory, NotADirectory: a file would take the place of a directory, or the other way.
+            DiskFull: there is no room inside; what was there still is.
         """
-        return run(self._inner.upload(local, remote, user=user, on_progress=on_progress))
+        return run(
+            self._inner.upload(
+                local, remote, merge=merge, exclude=exclude, resume=resume, user=user, on_progress=on_progress
+            )
+        )
 
     def download(
         self,
         remote: SandboxPath,
         local: str | PathLike[str],
         *,
+        merge: bool = False,
+        exclude: Collection[str] = (),
         user: str | None = None,
         on_progress: Progress | None = None,
-    ) -> FileInfo:
-        """Copy one file out of the sandbox, in constant memory, with its permission bits.
+    ) -> Transfer:
+        """Copy a file or directory out of the sandbox, in constant memory, under exactly the name `local`.
 
-        The file appears under its name when it is complete; a link at `local` is replaced, not followed.
+        The same is kept as by `upload`, but for setuid and setgid bits. No link of the sandbox is ever followed; a
+        link at `local` is replaced. What is there is replaced as a whole when all has arrived, or not at all; with
+        `merge` a directory keeps what it has beside.
 
-        Raises IsADirectory where either is one, OSError for what is wrong with the local place.
+        Raises:
+            OSError: the local side cannot be written; nothing is left of the attempt.
+            IsADirectory, NotADirectory: a file would take the place of a directory, or the other way.
+            Corrupted: the sandbox sent what is no tree.
         """
-        return run(self._inner.download(remote, local, user=user, on_progress=on_progress))
+        return run(
+            self._inner.download(remote, local, merge=merge, exclude=exclude, user=user, on_progress=on_progress)
+        )
 
     def watch(self, path: SandboxPath = ".", *, recursive: bool = True, user: str | None = None) -> Watch:
         """The changes at and below `path`, as they happen; see Watch. Links are not followed.
@@ -741,6 +792,28 @@ class Files:
         Raises InvalidArgument. Everything else is raised where the watch begins.
         """
         return Watch(call(lambda: self._inner.watch(path, recursive=recursive, user=user)))
+
+    def upload_all(
+        self,
+        pairs: Iterable[tuple[str | PathLike[str], SandboxPath]],
+        *,
+        merge: bool = False,
+        exclude: Collection[str] = (),
+        user: str | None = None,
+    ) -> Transfers:
+        """Upload each local file or directory to its remote name, in order. Stops at the first that fails."""
+        return run(self._inner.upload_all(pairs, merge=merge, exclude=exclude, user=user))
+
+    def download_all(
+        self,
+        pairs: Iterable[tuple[SandboxPath, str | PathLike[str]]],
+        *,
+        merge: bool = False,
+        exclude: Collection[str] = (),
+        user: str | None = None,
+    ) -> Transfers:
+        """Download each remote file or directory to its local name, in order. Stops at the first that fails."""
+        return run(self._inner.download_all(pairs, merge=merge, exclude=exclude, user=user))
 
 
 class Connection:

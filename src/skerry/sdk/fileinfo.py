@@ -32,4 +32,5 @@ def file_info(stream: Stream, message: FileInfoMessage) -> FileInfo:
         target=decode(message.target) if kind == "link" else None,
         owner=message.owner or None,
         group=message.group or None,
+        etag=message.etag,
     )

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
+import os
+from collections.abc import AsyncIterable, AsyncIterator, Collection, Iterable, Sequence
 from os import PathLike
 from typing import BinaryIO, TypeGuard
 
 from skerry.core.errors import FileMissing, InvalidArgument, NotADirectory
-from skerry.core.models import FileInfo
+from skerry.core.models import FileInfo, Transfer
 from skerry.sdk import glob as globbing
+from skerry.sdk import resume as resuming
 from skerry.sdk import search as find
-from skerry.sdk import transfer
+from skerry.sdk import transfer, tree_transfer
 from skerry.sdk.commands import SandboxPath, check_user, check_whole, encode_path
 from skerry.sdk.fileinfo import file_info
 from skerry.sdk.link import FILE_GUARD, Link
 from skerry.sdk.search import Replacement, SearchResult
 from skerry.sdk.stream import Data, Reply, Stream
-from skerry.sdk.transfer import Progress
+from skerry.sdk.tree_transfer import Progress
 from skerry.sdk.watch import AsyncWatch
 from skerry.wire import (
     Chmod,
     Chown,
+    Copy,
     Count,
     FieldError,
     FileInfoMessage,
+    Hash,
+    HashReply,
     ListDir,
     Message,
     MkDir,
@@ -41,11 +46,13 @@ from skerry.wire import (
 FileData = bytes | str | Iterable[bytes] | AsyncIterable[bytes] | BinaryIO
 """What can be written: text is UTF-8; a binary file is read to its end."""
 
+Transfers = list[Transfer]
+
 MAX_READ = 256 * 1024 * 1024
 MAX_ENTRIES = 1_000_000
 MAX_LIST_BYTES = 256 * 1024 * 1024
 READ_WINDOW = 1024 * 1024
-REMOVE_GUARD = 600.0
+SLOW_GUARD = 600.0
 MAX_SEARCHED = 8 << 20
 
 
@@ -104,6 +111,7 @@ class AsyncFiles:
         mode: int | None = None,
         parents: bool = True,
         overwrite: bool = True,
+        if_match: str | None = None,
         user: str | None = None,
     ) -> FileInfo:
         """Write a file at once: it has the old content or all of the new one, never a part.
@@ -111,10 +119,12 @@ class AsyncFiles:
         A file that exists keeps its mode and owner; a new one gets `mode` (0644). Missing directories are made unless
         `parents` is False.
 
-        Raises AlreadyExists where `overwrite` is False and the file is there.
+        Raises:
+            AlreadyExists: `overwrite` is False and the file is there.
+            Conflict: the file no longer has the etag `if_match`; with an empty one: it is there.
         """
         flags = (OpenFlags.WRITE_PARENTS if parents else 0) | (0 if overwrite else OpenFlags.NEW)
-        return await self._write(path, data, int(flags), mode, user)
+        return await self._write(path, data, int(flags), mode, user, if_match)
 
     async def append(
         self,
@@ -130,9 +140,17 @@ class AsyncFiles:
         return await self._write(path, data, int(flags), mode, user)
 
     async def _write(
-        self, path: SandboxPath, data: FileData, flags: int, mode: int | None, user: str | None
+        self,
+        path: SandboxPath,
+        data: FileData,
+        flags: int,
+        mode: int | None,
+        user: str | None,
+        if_match: str | None = None,
     ) -> FileInfo:
-        message = Write(path=encode_path(path), user=check_user(user), mode=_check_mode(mode), flags=flags)
+        message = Write(
+            path=encode_path(path), user=check_user(user), mode=_check_mode(mode), flags=flags, if_match=if_match
+        )
         source = transfer.read_chunks(data) if is_binary_file(data) else data
         async with self._link.open(message, input=True) as stream:
             return await transfer.store(stream, source)
@@ -259,7 +277,7 @@ class AsyncFiles:
         """Remove a file, a link itself, or a directory; the number of things removed. Raises NotEmpty."""
         flags = int(OpenFlags.RECURSIVE) if recursive else 0
         message = Remove(path=encode_path(path), user=check_user(user), flags=flags)
-        return (await self._link.request(message, Count, guard=REMOVE_GUARD)).count
+        return (await self._link.request(message, Count, guard=SLOW_GUARD)).count
 
     async def rename(
         self, path: SandboxPath, target: SandboxPath, *, overwrite: bool = True, user: str | None = None
@@ -290,44 +308,90 @@ class AsyncFiles:
         message = Symlink(path=encode_path(path), user=check_user(user), target=encode_path(target, "target"))
         return await self._info(message)
 
+    async def copy(
+        self,
+        path: SandboxPath,
+        target: SandboxPath,
+        *,
+        overwrite: bool = True,
+        parents: bool = True,
+        user: str | None = None,
+    ) -> FileInfo:
+        """Copy a file or a whole directory within the sandbox; the copy appears when it is complete.
+
+        Modes, times, links, hard links and holes are kept. An existing file is replaced unless `overwrite` is False.
+
+        Raises:
+            AlreadyExists: the target is a directory, or is there and `overwrite` is False.
+            InvalidArgument: the target is inside the directory that is copied.
+        """
+        flags = OpenFlags.COPY_RECURSIVE
+        flags |= (OpenFlags.COPY_PARENTS if parents else 0) | (0 if overwrite else OpenFlags.COPY_NEW)
+        message = Copy(
+            path=encode_path(path), user=check_user(user), target=encode_path(target, "target"), flags=int(flags)
+        )
+        return await self._info(message, guard=SLOW_GUARD)
+
+    async def hash(self, path: SandboxPath, *, user: str | None = None) -> str:
+        """The SHA-256 of a file's content, or of a directory: its names, types, modes and contents. In hexadecimal."""
+        message = Hash(path=encode_path(path), user=check_user(user))
+        return (await self._link.request(message, HashReply, guard=SLOW_GUARD)).sha256.hex()
+
     async def upload(
         self,
         local: str | PathLike[str],
         remote: SandboxPath,
         *,
+        merge: bool = False,
+        exclude: Collection[str] = (),
+        resume: bool = False,
         user: str | None = None,
         on_progress: Progress | None = None,
-    ) -> FileInfo:
-        """Copy one local file into the sandbox, in constant memory; a new file gets its permission bits.
+    ) -> Transfer:
+        """Copy a local file or directory into the sandbox, in constant memory, under exactly the name `remote`.
 
-        `on_progress` is called with the bytes sent and the bytes in all. A failed upload leaves the old content.
+        Permission bits, times, links, hard links, holes and user attributes are kept. What is there is replaced as a
+        whole when all has arrived, or not at all; with `merge` a directory keeps what it has beside. `exclude` has
+        names to leave out wherever they are. `resume` is for a single large file: it goes on where an earlier try
+        ended, and dials again by itself. `on_progress` is called with the bytes sent and the bytes in all.
 
-        Raises Unsupported for a directory, OSError for what is wrong with the local file.
+        Raises:
+            OSError: the local side cannot be read.
+            IsADirectory, NotADirectory: a file would take the place of a directory, or the other way.
+            DiskFull: there is no room inside; what was there still is.
         """
-        async with transfer.open_local(local) as (chunks, mode, total):
-            flags = int(OpenFlags.WRITE_PARENTS)
-            message = Write(path=encode_path(remote), user=check_user(user), mode=mode, flags=flags)
-            async with self._link.open(message, input=True) as stream:
-                return await transfer.store(stream, transfer.counted(chunks, total, on_progress))
+        if not resume:
+            return await tree_transfer.upload(
+                self._link, local, remote, merge=merge, exclude=exclude, user=user, on_progress=on_progress
+            )
+        if merge or exclude:
+            raise InvalidArgument("resume is for a single file: merge and exclude cannot be given too")
+        return await resuming.upload(self, os.fspath(local), remote, user=user, on_progress=on_progress)
 
     async def download(
         self,
         remote: SandboxPath,
         local: str | PathLike[str],
         *,
+        merge: bool = False,
+        exclude: Collection[str] = (),
         user: str | None = None,
         on_progress: Progress | None = None,
-    ) -> FileInfo:
-        """Copy one file out of the sandbox, in constant memory, with its permission bits.
+    ) -> Transfer:
+        """Copy a file or directory out of the sandbox, in constant memory, under exactly the name `local`.
 
-        The file appears under its name when it is complete; a link at `local` is replaced, not followed.
+        The same is kept as by `upload`, but for setuid and setgid bits. No link of the sandbox is ever followed; a
+        link at `local` is replaced. What is there is replaced as a whole when all has arrived, or not at all; with
+        `merge` a directory keeps what it has beside.
 
-        Raises IsADirectory where either is one, OSError for what is wrong with the local place.
+        Raises:
+            OSError: the local side cannot be written; nothing is left of the attempt.
+            IsADirectory, NotADirectory: a file would take the place of a directory, or the other way.
+            Corrupted: the sandbox sent what is no tree.
         """
-        message = Read(path=encode_path(remote), user=check_user(user), window=READ_WINDOW)
-        opening = self._link.open(message, channels=(0,), window=READ_WINDOW, greets=True, max_replies=2)
-        async with opening as stream:
-            return await transfer.fetch(stream, local, on_progress)
+        return await tree_transfer.download(
+            self._link, remote, local, merge=merge, exclude=exclude, user=user, on_progress=on_progress
+        )
 
     def watch(self, path: SandboxPath = ".", *, recursive: bool = True, user: str | None = None) -> AsyncWatch:
         """The changes at and below `path`, as they happen; see AsyncWatch. Links are not followed.
@@ -337,9 +401,31 @@ class AsyncFiles:
         flags = int(OpenFlags.WATCH_RECURSIVE) if recursive else 0
         return AsyncWatch(self._link, Watch(path=encode_path(path), user=check_user(user), flags=flags))
 
-    async def _info(self, message: Message) -> FileInfo:
+    async def upload_all(
+        self,
+        pairs: Iterable[tuple[str | PathLike[str], SandboxPath]],
+        *,
+        merge: bool = False,
+        exclude: Collection[str] = (),
+        user: str | None = None,
+    ) -> Transfers:
+        """Upload each local file or directory to its remote name, in order. Stops at the first that fails."""
+        return [await self.upload(local, remote, merge=merge, exclude=exclude, user=user) for local, remote in pairs]
+
+    async def download_all(
+        self,
+        pairs: Iterable[tuple[SandboxPath, str | PathLike[str]]],
+        *,
+        merge: bool = False,
+        exclude: Collection[str] = (),
+        user: str | None = None,
+    ) -> Transfers:
+        """Download each remote file or directory to its local name, in order. Stops at the first that fails."""
+        return [await self.download(remote, local, merge=merge, exclude=exclude, user=user) for remote, local in pairs]
+
+    async def _info(self, message: Message, *, guard: float = FILE_GUARD) -> FileInfo:
         async with self._link.open(message) as stream:
-            item = await stream.next(FILE_GUARD)
+            item = await stream.next(guard)
             if not isinstance(item, Reply) or not item.final:
                 raise stream.corrupt("an answer that is not the last where only one is due")
             return file_info(stream, stream.decode(FileInfoMessage, item.payload))

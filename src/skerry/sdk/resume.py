@@ -1,0 +1,115 @@
+"""An upload of one file that goes on where it was cut off."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import posixpath
+import stat
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+import anyio
+
+from skerry.core.errors import ConnectionLost, FileMissing, InvalidArgument
+from skerry.core.models import Transfer
+from skerry.sdk.commands import SandboxPath
+from skerry.sdk.tree_transfer import Progress
+
+if TYPE_CHECKING:
+    from skerry.sdk.files import AsyncFiles
+
+CHUNK = 1024 * 1024
+ATTEMPTS = 5
+PAUSE = 0.5
+
+
+async def upload(
+    files: AsyncFiles, local: str, remote: SandboxPath, *, user: str | None, on_progress: Progress | None
+) -> Transfer:
+    """Append to a part file beside the target until it is whole, dialling again when the connection is lost."""
+    fd = await anyio.to_thread.run_sync(os.open, local, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        info = os.fstat(fd)
+        if not stat.S_ISREG(info.st_mode):
+            raise InvalidArgument(f"{local} is not a regular file: only a file can be resumed")
+        directory, name = posixpath.split(str(remote))
+        prefix = f".{name[:150]}.skerry-part-"
+        mine = prefix + _key(local, info)
+        part = posixpath.join(directory, mine)
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                await _forget_others(files, directory or ".", prefix, mine, user)
+                await _append(files, fd, part, info.st_size, user, on_progress)
+                break
+            except ConnectionLost:
+                if attempt == ATTEMPTS:
+                    raise
+                await anyio.sleep(PAUSE * attempt)
+        now = os.fstat(fd)
+        if (now.st_size, now.st_mtime_ns) != (info.st_size, info.st_mtime_ns):
+            await files.remove(part, user=user)
+            raise InvalidArgument(f"{local} was changed while it was uploaded", hint="upload it again")
+        await files.chmod(part, stat.S_IMODE(info.st_mode), user=user)
+        placed = await files.rename(part, remote, user=user)
+    finally:
+        os.close(fd)
+    return Transfer(info=placed, files=1, directories=0, links=0, bytes=info.st_size, skipped=(), xattrs_lost=0)
+
+
+def _key(local: str, info: os.stat_result) -> str:
+    """The same for the same file as long as it has not changed."""
+    source = f"{info.st_size}-{info.st_mtime_ns}-{os.path.abspath(local)}"
+    return hashlib.sha256(os.fsencode(source)).hexdigest()[:16]
+
+
+async def _forget_others(files: AsyncFiles, directory: str, prefix: str, mine: str, user: str | None) -> None:
+    """A source that has changed starts anew: the part of the former one is of no use."""
+    try:
+        found = await files.list(directory, user=user)
+    except FileMissing:
+        return
+    for entry in found:
+        if entry.path.startswith(prefix) and entry.path != mine and entry.type == "file":
+            await files.remove(posixpath.join(directory, entry.path), user=user)
+
+
+async def _append(
+    files: AsyncFiles, fd: int, part: str, size: int, user: str | None, on_progress: Progress | None
+) -> None:
+    done = await _kept(files, fd, part, size, user)
+
+    async def rest() -> AsyncIterator[bytes]:
+        at = done
+        while at < size:
+            data = await anyio.to_thread.run_sync(os.pread, fd, min(CHUNK, size - at), at)
+            if not data:
+                raise InvalidArgument("the file was cut while it was uploaded", hint="upload it again")
+            yield data
+            at += len(data)
+            if on_progress is not None:
+                on_progress(at, size)
+
+    await files.append(part, rest(), mode=0o600, user=user)
+
+
+async def _kept(files: AsyncFiles, fd: int, part: str, size: int, user: str | None) -> int:
+    """How much of the file is there already, the same byte for byte; what is not is removed."""
+    try:
+        have = (await files.stat(part, follow=False, user=user)).size
+    except FileMissing:
+        return 0
+    if have <= size:
+        there = await files.hash(part, user=user)
+        if there == await anyio.to_thread.run_sync(_prefix_hash, fd, have):
+            return have
+    await files.remove(part, user=user)
+    return 0
+
+
+def _prefix_hash(fd: int, size: int) -> str:
+    digest, at = hashlib.sha256(), 0
+    while at < size and (data := os.pread(fd, min(CHUNK, size - at), at)):
+        digest.update(data)
+        at += len(data)
+    return digest.hexdigest()
