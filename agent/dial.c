@@ -10,8 +10,8 @@
 #include <unistd.h>
 
 #include "agent.h"
+#include "dial.h"
 #include "errors.h"
-#include "ports.h"
 
 #define MAX_DIALS 1024
 #define REPAY_AT 32768 /* input credit goes back in steps of at least this */

@@ -303,6 +303,11 @@ static const char *numbers(uint8_t type)
     }
 }
 
+static bool has_no_path(uint8_t type)
+{
+    return type == T_STATS || type == T_PORTS;
+}
+
 /* The worker decodes the request; here only what ends a connection is looked for: fields and integers out of shape. */
 static bool well_formed(const struct frame *f, struct slice *user, int64_t *window)
 {
@@ -310,7 +315,7 @@ static bool well_formed(const struct frame *f, struct slice *user, int64_t *wind
     struct want wants[4] = {{2, NULL, user}};
     size_t count = 1;
 
-    if (f->type == T_STATS)
+    if (has_no_path(f->type))
         return fields_decode(f->payload, NULL, 0);
     for (const char *tag = numbers(f->type); *tag; tag++)
         wants[count++] = (struct want){(uint8_t)*tag, *tag == 6 ? window : &ignored, NULL};
@@ -345,7 +350,7 @@ bool files_open(struct conn *c, const struct frame *f)
         return true;
     }
     snprintf(name, sizeof name, "%.*s", (int)user.size, (const char *)user.data);
-    const char *who = f->type == T_STATS ? "root" : *name ? name : agent.user;
+    const char *who = has_no_path(f->type) ? "root" : *name ? name : agent.user;
     struct worker *w = worker_for(who);
     if (!w)
         return refuse(c, f->stream, errno);

@@ -27,7 +27,7 @@ struct worker {
 void files_init(void);
 /* Gives back what the queues to the workers do not need now. */
 void files_trim(void);
-/* Serves a file request, or STATS, through a worker; false: malformed. */
+/* Serves a file request, STATS or PORTS through a worker; false: malformed. */
 bool files_open(struct conn *c, const struct frame *f);
 
 #endif

@@ -94,6 +94,7 @@ void fs_copy(struct fs *fs, const struct request *r);
 void fs_hash(struct fs *fs, const struct request *r);
 void fs_watch(struct fs *fs, const struct request *r);
 void fs_stats(struct fs *fs, const struct request *r);
+void fs_ports(struct fs *fs, const struct request *r);
 /* STAT, MKDIR, RENAME, CHMOD, CHOWN, SYMLINK. */
 void fs_simple(struct fs *fs, const struct request *r);
 

@@ -111,6 +111,8 @@ static void on_request(struct fs *fs, const struct frame *f)
 
     if (f->type == T_STATS)
         return fs_stats(fs, &r);
+    if (f->type == T_PORTS)
+        return fs_ports(fs, &r);
     if (!fields_decode(f->payload, wants, 1))
         return (void)fs_fail(fs, r.id, EINVAL, "fields");
     int err = fs_path(fs, path, r.path);

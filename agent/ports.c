@@ -1,13 +1,11 @@
-/* PORTS: the listening TCP sockets, out of the kernel's own tables. */
-#include "ports.h"
-
+/* PORTS: the listening TCP sockets, out of the kernel's own tables, which take it some milliseconds to go through. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent.h"
+#include "fs.h"
 
 #define LISTENING 0x0a
 #define MAX_PORTS 65536
@@ -39,13 +37,14 @@ static bool decode_address(const char *hex, char text[INET6_ADDRSTRLEN])
 }
 
 /* "sl: address:port remote:port state queues timer retransmits uid …"; 0 or an errno. */
-static int read_table(const char *path, struct buf *found)
+static int read_table(const char *path, struct fs *fs, struct buf *found)
 {
     char line[512], address[33];
     FILE *f = fopen(path, "re");
 
     if (!f)
         return errno;
+    setvbuf(f, (char *)fs->io, _IOFBF, FS_IO);
     while (fgets(line, sizeof line, f)) {
         struct listener l = {0};
         unsigned port, state, uid;
@@ -69,35 +68,36 @@ static int by_port(const void *a, const void *b)
     return x->port != y->port ? x->port - y->port : strcmp(x->address, y->address);
 }
 
-bool ports_list(struct conn *c, const struct frame *f)
+static void reply(struct fs *fs, uint32_t id, const struct listener *l)
+{
+    size_t mark = frame_begin(&fs->out, id, T_REPLY, 0);
+
+    put_int(&fs->out, 1, l->port);
+    put_text(&fs->out, 2, l->address);
+    put_int(&fs->out, 3, l->uid);
+    frame_end(&fs->out, mark);
+    fs_send(fs);
+}
+
+void fs_ports(struct fs *fs, const struct request *r)
 {
     struct buf found = {0};
+    int err = read_table("/proc/net/tcp", fs, &found), err6 = err ? 0 : read_table("/proc/net/tcp6", fs, &found);
 
-    if (!fields_decode(f->payload, NULL, 0))
-        return false;
-    int err = read_table("/proc/net/tcp", &found), err6 = err ? 0 : read_table("/proc/net/tcp6", &found);
     if (err6 && err6 != ENOENT) /* a kernel without IPv6 */
         err = err6;
     size_t count = buf_size(&found) / sizeof(struct listener);
     if (err || count > MAX_PORTS) {
-        conn_error(c, f->stream, err ? "IO_ERROR" : "QUOTA_EXCEEDED", err, "the listening ports cannot be read");
         buf_free(&found);
-        return true;
+        return (void)fs_fail(fs, r->id, err ? EIO : EMFILE, "the listening ports");
     }
     struct listener *l = (struct listener *)(void *)buf_front(&found);
     if (count)
         qsort(l, count, sizeof *l, by_port);
-    for (size_t i = 0; i < count; i++) {
-        if (i && !by_port(&l[i - 1], &l[i]))
-            continue; /* several sockets share it */
-        size_t mark = frame_begin(&c->out, f->stream, T_REPLY, 0);
-        put_int(&c->out, 1, l[i].port);
-        put_text(&c->out, 2, l[i].address);
-        put_int(&c->out, 3, l[i].uid);
-        frame_end(&c->out, mark);
-    }
-    frame_end(&c->out, frame_begin(&c->out, f->stream, T_REPLY, F_FINAL));
-    conn_touch(c);
+    for (size_t i = 0; i < count; i++)
+        if (!i || by_port(&l[i - 1], &l[i])) /* several sockets may share one */
+            reply(fs, r->id, &l[i]);
+    frame_end(&fs->out, frame_begin(&fs->out, r->id, T_REPLY, F_FINAL));
+    fs_send(fs);
     buf_free(&found);
-    return true;
 }

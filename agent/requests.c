@@ -1,7 +1,7 @@
 /* Requests that open a stream: who serves which, and those that are answered at once. */
 #include "agent.h"
 #include "conn.h"
-#include "ports.h"
+#include "dial.h"
 #include "proc.h"
 
 #define LONGEST_MS (INT64_C(10) * 365 * 24 * 3600 * 1000)
@@ -90,9 +90,8 @@ bool request_open(struct conn *c, const struct frame *f)
     case T_LIFE: return request_life(c, f);
     case T_STATS: case T_READ: case T_WRITE: case T_LIST: case T_STAT: case T_MKDIR:
     case T_REMOVE: case T_RENAME: case T_CHMOD: case T_CHOWN: case T_SYMLINK:
-    case T_COPY: case T_HASH: case T_PACK: case T_UNPACK: case T_WATCH:
+    case T_COPY: case T_HASH: case T_PACK: case T_UNPACK: case T_WATCH: case T_PORTS:
         return files_open(c, f);
-    case T_PORTS: return ports_list(c, f);
     case T_DIAL: return port_dial(c, f);
     default:
         conn_error(c, f->stream, "UNSUPPORTED", 0, "this agent does not know that request");

@@ -512,3 +512,9 @@ def test_the_stat_of_a_vanished_workdir_is_an_error(connection: Connection, work
     assert caught.value.errno == errno.ENOENT
     work.mkdir()
     assert connection.stat(".").type_name == "dir"
+
+
+def test_a_list_goes_on_however_large_its_window_is(connection: Connection, work: Path) -> None:
+    for number in range(6000):
+        (work / f"{'x' * 100}{number}").touch()
+    assert len(connection.list(".")) == 6000

@@ -11,7 +11,23 @@ import pytest
 
 from tests.cli.conftest import Skerry
 
-COMMANDS = ["run", "create", "exec", "ps", "info", "logs", "kill", "cat", "ls", "rm", "gc", "doctor", "bench"]
+COMMANDS = [
+    "run",
+    "create",
+    "exec",
+    "ps",
+    "info",
+    "logs",
+    "kill",
+    "cat",
+    "ls",
+    "watch",
+    "port",
+    "rm",
+    "gc",
+    "doctor",
+    "bench",
+]
 
 
 def test_help_lists_every_command_in_full(skerry: Skerry) -> None:

@@ -97,6 +97,31 @@ async def test_a_watch_ends_with_its_sandbox(box: AsyncSandbox) -> None:
             await waiting
 
 
+HOARD = """
+import ctypes, sys
+libc = ctypes.CDLL(None)
+count = 0
+while libc.inotify_init() >= 0:
+    count += 1
+print(count, flush=True)
+sys.stdin.read()
+"""
+
+
+async def test_a_sandbox_that_hoards_inotify_instances_takes_them_from_itself_alone(box: AsyncSandbox) -> None:
+    hoarder = await box.processes.spawn(["python3", "-c", HOARD], sudo=True, stdin=True)
+    assert 0 < int((await anext(aiter(hoarder))).data) <= 128
+    with pytest.raises(QuotaExceeded):
+        await anext(box.files.watch())
+    async with await AsyncSandbox.create() as other, other.files.watch() as watch:
+        await other.files.write("new", "x")
+        assert await anext(watch)
+    await hoarder.close_stdin()
+    await hoarder.wait()
+    async with box.files.watch():
+        pass
+
+
 def test_blocking_code_watches_too() -> None:
     with Sandbox.create() as sandbox, sandbox.files.watch() as watch:
         sandbox.files.write("new", "x")
