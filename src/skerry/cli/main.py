@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from skerry.cli import bench, conformance, doctor, files, ports, processes, sandboxes, watch
+from skerry.cli import bench, conformance, doctor, files, ports, processes, sandboxes, terminals, watch
 from skerry.cli.options import Format
 from skerry.cli.output import print_error
 
@@ -42,6 +42,8 @@ _COMMAND_LAST = {"allow_interspersed_args": False}  # what follows the first wor
 app.command(context_settings=_COMMAND_LAST)(processes.run)
 app.command()(sandboxes.create)
 app.command("exec", context_settings=_COMMAND_LAST)(processes.exec_)
+app.command("sh", context_settings=_COMMAND_LAST)(terminals.shell)
+app.command()(terminals.attach)
 app.command()(sandboxes.ps)
 app.command()(sandboxes.info)
 app.command()(processes.logs)

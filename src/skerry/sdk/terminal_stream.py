@@ -18,8 +18,8 @@ from skerry.sdk.process_table import sound_size
 from skerry.sdk.running import STDERR, STDOUT, Running
 from skerry.wire import Attach, Attached, FrameError, Notice, OpenFlags
 
-RETRIES = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
-"""Seconds before each attempt to attach again; then the loss is raised."""
+RETRIES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
+"""Seconds after each attempt to attach again that failed; what the last one raises counts."""
 
 
 class AsyncTerminalStream:
@@ -155,16 +155,14 @@ class AsyncTerminalStream:
             return await self._attach_again(running)
 
     async def _attach_again(self, lost: Running) -> Running:
-        error = ConnectionLost("the connection was closed")
         if lost.stream.session.closed:
-            raise error
+            raise ConnectionLost("the connection was closed")
         for delay in RETRIES:
-            await anyio.sleep(delay)
             try:
                 return await self._attach()
-            except ConnectionLost as again:
-                error = again
-        await self._link.raise_lost(error)
+            except ConnectionLost:
+                await anyio.sleep(delay)
+        return await self._attach()
 
     async def _attach(self) -> Running:
         session = await self._link.session()
