@@ -137,6 +137,9 @@ async def test_a_repository_is_cloned_changed_and_pushed(box: AsyncSandbox, remo
     assert [commit.subject for commit in await git.log(path, limit=1, ref="v1")] == ["first"]
     assert "+two" in await git.diff(path, ref="v1..HEAD~1", paths="file")
     assert await git.diff(path, ref="v1..HEAD~1", paths="renamed") == ""
+    await box.files.write("project/grüße", "x")
+    await git.add(path, "grüße")
+    assert "+++ b/grüße" in await git.diff(path, staged=True)
 
 
 async def test_branches_are_made_checked_out_and_deleted(box: AsyncSandbox, remote: str) -> None:
@@ -352,6 +355,27 @@ async def test_credentials_go_to_no_other_server(box: AsyncSandbox, server: str)
     with pytest.raises(Unauthenticated):
         await box.git.clone(f"http://{server}/elsewhere/project.git", "x", username="tester", password=PASSWORD)
     assert set((await box.files.read_text("/tmp/asked")).splitlines()) == {"localhost False"}
+
+
+async def test_submodules_come_with_the_same_credentials(box: AsyncSandbox, server: str) -> None:
+    git, login = box.git, {"username": "tester", "password": PASSWORD}
+    inner = await git.clone(f"http://{server}/project.git", "inner", **login)
+    commit = (await git.log(inner, limit=1))[0].id
+    config = f'[submodule "lib"]\n\tpath = lib\n\turl = http://{server}/project.git\n'
+    await box.files.write("outer/.gitmodules", config)
+    await box.exec(
+        f"git init -q -b main . && git update-index --add --cacheinfo 160000,{commit},lib", cwd="outer", check=True
+    )
+    await git.add("outer", ".gitmodules")
+    made = await git.commit("outer", "with a library", **WHO)
+    await box.exec("git clone -q --bare outer served/outer.git", check=True)
+    for number, options in enumerate(({}, {"ref": made.id}, {"ref": made.id, "depth": 1})):
+        path = await git.clone(
+            f"http://{server}/outer.git", f"copy{number}", recurse_submodules=True, **login, **options
+        )
+        assert await box.files.read_text(f"{path}/lib/file") == "one\ntwo\n"
+        assert (await git.status(path)).clean
+    assert await left_in(box, PASSWORD) == ""
 
 
 def test_the_blocking_git_is_the_same() -> None:

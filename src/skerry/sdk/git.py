@@ -26,6 +26,7 @@ from skerry.sdk.git_data import (
 from skerry.sdk.git_errors import git_error
 from skerry.sdk.link import Link
 
+PLAIN = ("-c", "advice.detachedHead=false", "-c", "core.quotePath=false")
 MAX_OUTPUT = 64 << 20
 CLEAN_UP = 30.0
 """How long a clone that failed may take to remove what it has made."""
@@ -280,7 +281,7 @@ class AsyncGit:
         user: str | None = None,
     ) -> ExecResult:
         secret = login.env if login is not None else {}
-        options = ["-c", "advice.detachedHead=false", *(login.options if login is not None else [])]
+        options = [*PLAIN, *(login.options if login is not None else [])]
         request = build(
             ["git", *options, *arguments],
             cwd=path,
@@ -295,7 +296,7 @@ class AsyncGit:
         except CommandNotFound as error:
             raise CommandNotFound("there is no git in this sandbox", hint="use a template that has git") from error
         except FileMissing as error:
-            raise FileMissing(f"there is no directory {path}", errno=error.errno) from error
+            raise FileMissing(f"there is no {path or 'working directory'}", errno=error.errno) from error
         if not result.ok:
             raise git_error(result, arguments)
         if result.truncated:
