@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import anyio
 from anyio.abc import ByteStream
 
 from examples.memory_provider import MemoryProvider
@@ -89,6 +90,14 @@ class DropsTimeouts(Bent):
         if frame.type == Type.START:
             return replace(Start.decode(frame.payload), timeout_ms=0).encode()
         return frame.payload
+
+
+class Hangs(MemoryProvider):
+    """Never makes what it was asked for."""
+
+    async def create(self, spec: SandboxSpec) -> SandboxInfo:
+        await anyio.sleep_forever()
+        raise AssertionError
 
 
 class MakesDuplicates(MemoryProvider):

@@ -22,7 +22,7 @@ from examples.memory_provider import MemoryProvider
 from tests.conformance.liars import *
 
 class Mine:
-    patience = 10.0
+    patience = 6.0
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -76,7 +76,6 @@ def test_a_class_without_a_provider_says_what_to_override(tmp_path: Path) -> Non
     ("liar", "suite", "caught"),
     [
         ("AlwaysZero", "ExecConformance", "test_an_exit_code_is_reported_as_it_is[42]"),
-        ("AlwaysZero", "ExecConformance", "test_a_signal_is_no_exit_code"),
         ("SpoilsFiles", "FilesConformance", "test_what_is_written_is_there[18433]"),
         ("DropsTimeouts", "TimeoutsConformance", "test_the_timeout_given_is_the_one_in_force"),
         ("MakesDuplicates", "LifecycleConformance", "test_a_lost_answer_and_a_retry_make_one_sandbox"),
@@ -86,14 +85,13 @@ def test_a_provider_that_lies_fails(liar: str, suite: str, caught: str, tmp_path
     done = run_pytest(tmp_path, liar, suite, "-k", caught.partition("[")[0])
     assert done.returncode == 1, done.stdout
     assert f"TestMine::{caught}" in done.stdout.partition("short test summary")[2]
-    honest = run_pytest(tmp_path, "MemoryProvider", suite, "-k", caught.partition("[")[0])
-    assert honest.returncode == 0, honest.stdout
 
 
 def test_a_provider_that_hangs_fails_too(tmp_path: Path) -> None:
-    done = run_pytest(tmp_path, "DropsTimeouts", "TimeoutsConformance", "-k", "kills_what_runs")
-    assert done.returncode == 1
-    assert "TimeoutError" in done.stdout
+    for case in ("test_an_unset_variable_is_gone", "test_the_host_s_environment_stays_out"):
+        done = run_pytest(tmp_path, "Hangs", "EnvConformance", "-k", case)
+        assert done.returncode == 1
+        assert "TimeoutError" in done.stdout
 
 
 def test_there_are_at_least_150_cases_and_each_says_what_it_shows() -> None:

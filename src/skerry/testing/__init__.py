@@ -29,6 +29,7 @@ from skerry.testing.cases.ports import PortsConformance  # noqa: E402
 from skerry.testing.cases.processes import ProcessesConformance  # noqa: E402
 from skerry.testing.cases.terminals import TerminalsConformance  # noqa: E402
 from skerry.testing.cases.timeouts import TimeoutsConformance  # noqa: E402
+from skerry.testing.cases.transfers import TransfersConformance  # noqa: E402
 from skerry.testing.cases.watching import WatchConformance  # noqa: E402
 
 SUITES: tuple[type[Conformance], ...] = (
@@ -40,6 +41,7 @@ SUITES: tuple[type[Conformance], ...] = (
     ProcessesConformance,
     TerminalsConformance,
     FilesConformance,
+    TransfersConformance,
     GitConformance,
     SearchConformance,
     WatchConformance,
@@ -86,6 +88,7 @@ __all__ = [
     "SearchConformance",
     "TerminalsConformance",
     "TimeoutsConformance",
+    "TransfersConformance",
     "WatchConformance",
     "cases",
 ]

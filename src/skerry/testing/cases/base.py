@@ -71,9 +71,11 @@ class Conformance:
     @classmethod
     async def sandbox(cls, provider: Provider, options: dict[str, Any]) -> AsyncIterator[AsyncSandbox]:
         """One sandbox for all cases of the class that do not mind each other."""
-        made = await AsyncSandbox.create(provider, **options)
+        with anyio.fail_after(cls.patience):
+            made = await AsyncSandbox.create(provider, **options)
         yield made
-        await made.destroy()
+        with anyio.fail_after(cls.patience):
+            await made.destroy()
 
     @pytest.fixture
     async def directory(self, sandbox: AsyncSandbox) -> str:

@@ -22,7 +22,6 @@ from skerry.testing.cases.base import Conformance, Fresh, not_offered, until
 
 MIB = 1 << 20
 EAT = "head -c 500000000 /dev/zero | tail"  # tail keeps what has no newline
-BURN = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done"
 
 
 class LimitsConformance(Conformance):
@@ -56,12 +55,13 @@ class LimitsConformance(Conformance):
         assert "fork" in result.stderr.lower()
         assert (await sandbox.exec("echo fine")).stdout == "fine\n"
 
-    async def test_less_cpu_makes_work_slower(self, fresh: Fresh) -> None:
-        """A tenth of a core takes longer than a whole one."""
-        full, tenth = await fresh(resources=Resources(cpu=1.0)), await fresh(resources=Resources(cpu=0.1))
-        quick = (await full.exec(BURN)).duration
-        slow = (await tenth.exec(BURN)).duration
-        assert slow > 2 * quick
+    async def test_less_cpu_is_less_cpu(self, fresh: Fresh) -> None:
+        """A tenth of a core does not get half of one, however hard it tries."""
+        sandbox = await fresh(resources=Resources(cpu=0.1))
+        before = (await sandbox.usage()).cpu_seconds
+        await sandbox.exec("while :; do :; done", timeout=1.5)
+        assert (await sandbox.usage()).cpu_seconds - before < 0.6
+        assert (await sandbox.info()).resources.cpu == 0.1
 
     async def test_more_than_the_maximum_is_refused(self, provider: Provider, attempt: Fresh) -> None:
         """Nothing is made for what nobody may have."""
@@ -185,7 +185,7 @@ class DeadlinesConformance(Conformance):
 
     async def test_its_processes_end_with_it(self, fresh: Fresh, provider: Provider) -> None:
         """What ignores polite signals must not outlive the deadline and keep its sandbox alive."""
-        sandbox = await fresh(timeout=1.0)
+        sandbox = await fresh(timeout=2.0)
         await sandbox.processes.spawn("trap '' TERM HUP INT; while :; do sleep 1; done")
         await _not_there(provider, sandbox)
 
@@ -199,9 +199,9 @@ class DeadlinesConformance(Conformance):
 
     async def test_a_deadline_can_be_put_off(self, fresh: Fresh) -> None:
         """harbor-framework/harbor#285: a lifetime must not be fixed when the sandbox is made."""
-        sandbox = await fresh(timeout=1.5)
+        sandbox = await fresh(timeout=3.0)
         await sandbox.set_timeout(500)
-        assert (await sandbox.exec("sleep 2; echo alive")).stdout == "alive\n"
+        assert (await sandbox.exec("sleep 3.3; echo alive")).stdout == "alive\n"
 
     async def test_work_does_not_put_it_off(self, fresh: Fresh, provider: Provider) -> None:
         """kortix-ai/suna#3543: polling must not keep a sandbox alive for ever."""

@@ -23,15 +23,15 @@ class TimeoutsConformance(Conformance):
 
     async def test_a_timeout_is_a_result_with_what_was_written(self, sandbox: AsyncSandbox) -> None:
         """PrefectHQ/fastmcp#2845: running out of time must not lose the output until then."""
-        result = await sandbox.exec("echo so far; echo e >&2; sleep 1000", timeout=0.5)
+        result = await sandbox.exec("echo so far; echo e >&2; sleep 1000", timeout=1.0)
         assert (result.status, result.exit_code, result.timed_out) == (ExecStatus.TIMED_OUT, None, True)
         assert (result.stdout, result.stderr) == ("so far\n", "e\n")
-        assert 0.45 <= result.duration < 20
+        assert 0.95 <= result.duration < 20
 
     async def test_check_makes_a_timeout_an_error(self, sandbox: AsyncSandbox) -> None:
         """It is a TimeoutError, and has the result."""
         with pytest.raises(ExecTimeout) as late:
-            await sandbox.exec("echo so far; sleep 1000", timeout=0.4, check=True)
+            await sandbox.exec("echo so far; sleep 1000", timeout=1.0, check=True)
         assert late.value.result.stdout == "so far\n"
         assert isinstance(late.value, TimeoutError)
 
@@ -55,7 +55,7 @@ class TimeoutsConformance(Conformance):
 
     async def test_a_timeout_kills_what_runs_in_the_sandbox(self, sandbox: AsyncSandbox) -> None:
         """UKGovernmentBEIS/inspect_ai#2779: the timeout must reach the process inside, not a client of it."""
-        result = await sandbox.exec("echo $$; exec sleep 1000", timeout=0.5)
+        result = await sandbox.exec("echo $$; exec sleep 1000", timeout=1.0)
         await gone(sandbox, int(result.stdout))
 
     async def test_a_timeout_kills_grandchildren_that_were_alive(self, sandbox: AsyncSandbox, directory: str) -> None:
@@ -78,7 +78,7 @@ class TimeoutsConformance(Conformance):
     async def test_nothing_is_written_after_the_timeout(self, sandbox: AsyncSandbox, directory: str) -> None:
         """langfuse/langfuse#15955: descendants must not go on changing files after the command was reported dead."""
         loop = f"while :; do echo x >> {directory}/log; sleep 0.02; done"
-        await sandbox.exec(f"(setsid sh -c '{loop}' &); {loop}", timeout=0.6)
+        await sandbox.exec(f"(setsid sh -c '{loop}' &); {loop}", timeout=1.0)
         before = (await sandbox.files.stat(f"{directory}/log")).size
         assert before > 0
         await anyio.sleep(0.3)
@@ -88,7 +88,7 @@ class TimeoutsConformance(Conformance):
         """openclaw/openclaw#110735: orphans of timeouts must not pile up until the sandbox is full."""
         pids: list[int] = []
         for _ in range(5):
-            result = await sandbox.exec("sleep 1000 & echo $!; sleep 1000 & echo $!; wait", timeout=0.2)
+            result = await sandbox.exec("sleep 1000 & echo $!; sleep 1000 & echo $!; wait", timeout=0.4)
             pids += [int(line) for line in result.stdout.split()]
         assert pids
         for pid in pids:
