@@ -75,7 +75,7 @@ MODELS = {
     "sdk/health.py": None,
     "sdk/instructions.py": None,
     "sdk/search.py": ("SearchMatch", "SearchResult", "Replacement"),
-    "sdk/output.py": ("OutputChunk", "ProcessOutput"),
+    "sdk/output.py": ("OutputChunk", "ProcessOutput", "TerminalChunk", "TerminalOutput"),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tracemalloc
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,7 +14,6 @@ import pytest
 from skerry import (
     AsyncSandbox,
     Conflict,
-    Corrupted,
     FileMissing,
     InvalidArgument,
     IsADirectory,
@@ -21,8 +21,8 @@ from skerry import (
     Sandbox,
 )
 from skerry.sdk import search
-from skerry.sdk.tree_records import RecordReader
-from skerry.wire import TreeEnd
+from skerry.sdk.trees import TreeError
+from skerry.wire import TreeSkipped
 from tests.agent.trees import content, entry, file, file_end, record, root, tree_end
 from tests.sdk.agent_provider import AgentProvider
 
@@ -188,25 +188,21 @@ def test_the_blocking_search_and_replace() -> None:
         assert sandbox.files.search("y").matches[0].path == "a"
 
 
-class Heard:
-    """In the place of a stream: raises what an agent did wrong."""
-
-    def corrupt(self, what: str) -> Corrupted:
-        return Corrupted(what)
-
-    def decode(self, kind: type[TreeEnd], payload: bytes) -> TreeEnd:
-        return kind.decode(payload)
-
-
-TREE = root(entry(b"d", "dir"), file(b"d/f", b"hello"), record(4, b""), size=5)[: -len(tree_end(4, 5))] + tree_end(3, 5)
+QUERY = search.Query(pattern=re.compile("h"), names=None, exclude=(), max_matches=10, max_file_size=100)
+SKIPPED = TreeSkipped(path=b"pipe", reason="fifo").encode()
+TREE = root(entry(b"d", "dir"), file(b"d/f", b"hello"), record(4, SKIPPED), size=5)[: -len(tree_end(4, 5))] + tree_end(
+    3, 5
+)
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 1000])
 def test_records_may_be_split_anywhere(size: int) -> None:
-    reader = RecordReader(Heard())  # type: ignore[arg-type]
-    kinds = [kind for at in range(0, len(TREE), size) for kind, _ in reader.feed(TREE[at : at + size])]
-    reader.finish()
-    assert kinds == [1, 1, 1, 2, 3, 4, 5]
+    scan = search.Scan(".", QUERY)
+    assert not any(scan.feed(TREE[at : at + size]) for at in range(0, len(TREE), size))
+    scan.finish()
+    result = scan.result(truncated=False)
+    assert [(match.path, match.text) for match in result.matches] == [("d/f", "hello")]
+    assert result.skipped == 1
 
 
 @pytest.mark.parametrize(
@@ -224,7 +220,7 @@ def test_records_may_be_split_anywhere(size: int) -> None:
     ],
 )
 def test_records_that_break_the_rules_are_a_broken_agent(data: bytes) -> None:
-    reader = RecordReader(Heard())  # type: ignore[arg-type]
-    with pytest.raises(Corrupted):  # noqa: PT012
-        list(reader.feed(data))
-        reader.finish()
+    scan = search.Scan(".", QUERY)
+    with pytest.raises(TreeError):  # noqa: PT012
+        scan.feed(data)
+        scan.finish()

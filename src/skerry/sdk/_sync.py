@@ -615,7 +615,7 @@ class Files:
         regex: bool = True,
         ignore_case: bool = False,
         glob: str | None = None,
-        exclude: Sequence[str] = (".git",),
+        exclude: Collection[str] = (".git",),
         max_matches: int = 1000,
         max_file_size: int = MAX_SEARCHED,
         user: str | None = None,

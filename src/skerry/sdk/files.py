@@ -13,7 +13,7 @@ from skerry.sdk import glob as globbing
 from skerry.sdk import resume as resuming
 from skerry.sdk import search as find
 from skerry.sdk import transfer, tree_transfer
-from skerry.sdk.commands import SandboxPath, check_user, check_whole, encode_path
+from skerry.sdk.commands import SandboxPath, check_user, check_whole, encode, encode_path
 from skerry.sdk.fileinfo import file_info
 from skerry.sdk.link import FILE_GUARD, Link
 from skerry.sdk.search import Replacement, SearchResult
@@ -175,7 +175,7 @@ class AsyncFiles:
         regex: bool = True,
         ignore_case: bool = False,
         glob: str | None = None,
-        exclude: Sequence[str] = (".git",),
+        exclude: Collection[str] = (".git",),
         max_matches: int = 1000,
         max_file_size: int = MAX_SEARCHED,
         user: str | None = None,
@@ -191,7 +191,7 @@ class AsyncFiles:
         query = find.Query(
             pattern=find.compile_pattern(pattern, regex=regex, ignore_case=ignore_case),
             names=None if glob is None else globbing.name_filter(glob),
-            exclude=find.exclude_names(exclude),
+            exclude=tuple(encode(name, "exclude") for name in tree_transfer.check_names(exclude)),
             max_matches=check_whole(max_matches, "max_matches", least=1),
             max_file_size=check_whole(max_file_size, "max_file_size", least=1),
         )

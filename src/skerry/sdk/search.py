@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from skerry.core.errors import Conflict, InvalidArgument
 from skerry.sdk import glob, transfer
-from skerry.sdk.commands import SandboxPath, check_user, decode, encode, encode_path
+from skerry.sdk.commands import SandboxPath, check_user, decode, encode_path
 from skerry.sdk.link import FILE_GUARD, Link
-from skerry.sdk.stream import Data, Reply, Stream
-from skerry.sdk.tree_records import CONTENT, ENTRY, FILE_END, SKIPPED, RecordReader
-from skerry.wire import FileInfoMessage, Pack, Read, TreeEntry, TreeInfo, TreeSkipped, Write
+from skerry.sdk.stream import Data, Reply
+from skerry.sdk.trees import Content, Decoder, End, Entry, FileEnd, Record, SkippedRecord, TreeError
+from skerry.wire import FileInfoMessage, Pack, Read, TreeInfo, Write
 
 WINDOW = 1 << 20
 MAX_LINE = 1000
@@ -80,14 +80,6 @@ def compile_pattern(pattern: object, *, regex: bool, ignore_case: bool = False) 
         raise InvalidArgument(f"{pattern!r} is not a regular expression: {error}", hint=hint) from None
 
 
-def exclude_names(names: object) -> tuple[bytes, ...]:
-    """Names as PACK takes them. Raises InvalidArgument."""
-    listed = [names] if isinstance(names, str) else list(names) if isinstance(names, tuple | list | set) else None
-    if listed is None or not all(isinstance(name, str) and name and "/" not in name for name in listed):
-        raise InvalidArgument("exclude is a list of names, without slashes")
-    return tuple(encode(name, "a name to exclude") for name in listed)
-
-
 async def search(link: Link, path: SandboxPath, query: Query, user: str | None) -> SearchResult:
     """One stream through the tree; never more of it in memory than one file."""
     message = Pack(
@@ -97,68 +89,92 @@ async def search(link: Link, path: SandboxPath, query: Query, user: str | None) 
         max_size=query.max_file_size,
         window=WINDOW,
     )
-    scan = _Scan(str(path), query)
+    scan = Scan(str(path), query)
     opening = link.open(message, channels=(0,), window=WINDOW, greets=True, max_replies=2)
     async with opening as stream:
-        reader = RecordReader(stream)
         item = await stream.next(FILE_GUARD)
         if not isinstance(item, Reply) or item.final:
             raise stream.corrupt("a PACK that does not begin with the tree's info")
-        while isinstance(item := await stream.next(FILE_GUARD), Data):
-            for kind, payload in reader.feed(bytes(item.data)):
-                if scan.take(stream, kind, payload):
+        try:
+            while isinstance(item := await stream.next(FILE_GUARD), Data):
+                if scan.feed(bytes(item.data)):
                     return scan.result(truncated=True)
-            stream.took(0, len(item.data))
-            await asyncio.sleep(0)  # matching is work: others get their turn
-        reader.finish()
+                stream.took(0, len(item.data))
+                await asyncio.sleep(0)  # matching is work: others get their turn
+            scan.finish()
+        except TreeError as error:
+            raise stream.corrupt(str(error)) from error
         stream.decode(TreeInfo, item.payload)
     return scan.result(truncated=False)
 
 
-class _Scan:
-    """Takes the records of a tree and keeps the matches."""
+class Scan:
+    """Takes a tree stream and keeps the matches. Raises TreeError for one that breaks the rules."""
 
     def __init__(self, root: str, query: Query) -> None:
         self._root, self._query = root, query
+        self._decoder = Decoder()
+        self._entries = 0
+        self._end: End | None = None
         self._matches: list[SearchMatch] = []
         self._skipped = 0
         self._path = ""
         self._content: bytearray | None = None
         """Of the file at hand; None: not to be looked at."""
 
-    def take(self, stream: Stream, kind: int, payload: bytes) -> bool:
+    def feed(self, data: bytes) -> bool:
         """True: there is a match too many."""
-        if kind == ENTRY:
-            self._begin(stream.decode(TreeEntry, payload))
-        elif kind == CONTENT and self._content is not None:
-            self._add(stream, int.from_bytes(payload[:8], "little"), payload[8:])
-        elif kind == FILE_END and self._content is not None:
-            content, self._content = self._content, None
-            if len(content) != int.from_bytes(payload, "little"):
-                self._skipped += 1  # it ends in a hole, which is zeros
-                return False
-            return self._match(content)
-        elif kind == SKIPPED:
-            self._skipped += stream.decode(TreeSkipped, payload).reason != "excluded"
+        return any(self._take(record) for record in self._decoder.feed(data))
+
+    def finish(self) -> None:
+        """Raises TreeError unless the tree was complete."""
+        if self._end is None or not self._decoder.complete or self._end.entries != self._entries:
+            raise TreeError("a tree that is not complete")
+
+    def _take(self, record: Record) -> bool:
+        if self._end is not None or (isinstance(record, Content | FileEnd) and not self._entries):
+            raise TreeError("a record where none may be")
+        if isinstance(record, Entry):
+            self._entries += 1
+            self._begin(record)
+        elif isinstance(record, Content):
+            self._add(record)
+        elif isinstance(record, FileEnd):
+            return self._ended(record.size)
+        elif isinstance(record, SkippedRecord):
+            self._skipped += record.reason != "excluded"
+        else:
+            self._end = record
         return False
 
-    def _begin(self, entry: TreeEntry) -> None:
+    def _begin(self, entry: Entry) -> None:
         relative = decode(entry.path)
         self._path = _join(self._root, relative)
         name = relative or self._root.rpartition("/")[2]
         wanted = self._query.names is None or self._query.names.fullmatch(name) is not None
-        plain = entry.type_name == "file" and entry.same_as is None
+        plain = entry.type == b"file" and entry.same_as is None
         self._content = bytearray() if plain and wanted else None
 
-    def _add(self, stream: Stream, offset: int, data: bytes) -> None:
-        assert self._content is not None
-        if offset != len(self._content) or b"\0" in data:
+    def _add(self, content: Content) -> None:
+        if self._content is None:
+            return
+        data = bytes(content.data)
+        if content.offset != len(self._content) or b"\0" in data:
             self._content = None
             self._skipped += 1
             return
         self._content += data
         if len(self._content) > self._query.max_file_size:
-            raise stream.corrupt("a file larger than was asked for")
+            raise TreeError("a file larger than was asked for")
+
+    def _ended(self, size: int) -> bool:
+        content, self._content = self._content, None
+        if content is None:
+            return False
+        if len(content) != size:
+            self._skipped += 1  # it ends in a hole, which is zeros
+            return False
+        return self._match(content)
 
     def _match(self, content: bytearray) -> bool:
         for number, line in enumerate(_lines(content), start=1):
