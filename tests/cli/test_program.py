@@ -11,7 +11,23 @@ import pytest
 
 from tests.cli.conftest import Skerry
 
-COMMANDS = ["run", "create", "exec", "ps", "info", "logs", "kill", "cat", "ls", "rm", "gc", "doctor", "bench"]
+COMMANDS = [
+    "run",
+    "create",
+    "exec",
+    "sh",
+    "attach",
+    "ps",
+    "info",
+    "logs",
+    "kill",
+    "cat",
+    "ls",
+    "rm",
+    "gc",
+    "doctor",
+    "bench",
+]
 
 
 def test_help_lists_every_command_in_full(skerry: Skerry) -> None:
@@ -30,7 +46,7 @@ def test_every_command_has_help_with_an_example(skerry: Skerry, command: str) ->
 
 
 def test_every_command_that_prints_data_prints_json(skerry: Skerry) -> None:
-    for command in set(COMMANDS) - {"cat"}:
+    for command in set(COMMANDS) - {"cat", "sh", "attach"}:
         assert "-o, --output <text|json>" in skerry(command, "--help").text, command
 
 
