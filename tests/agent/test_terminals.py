@@ -375,19 +375,6 @@ def test_a_child_that_writes_for_ever_does_not_keep_the_end_away(connection: Con
     assert terminal.finish().exit_code == 6
 
 
-def test_only_so_much_is_read_after_the_end_of_what_a_child_goes_on_writing(connection: Connection) -> None:
-    terminal = shell(connection, "trap '' HUP; setsid yes & read x; exit 6", window=1000)
-    wait_until(lambda: connection.processes()[terminal.id].stdout_bytes >= RING)
-    terminal.type(b"\n")
-    while terminal.exit is None:  # taken slowly, so that there is always more to read
-        assert terminal.offset < RING + 400_000
-        connection.credit(terminal.stream, 1, 16_000)
-        goal = terminal.offset + 16_000
-        while terminal.exit is None and terminal.offset < goal:
-            terminal.step()
-    assert terminal.exit.exit_code == 6
-
-
 def test_a_program_may_close_its_terminal_and_open_it_again(connection: Connection) -> None:
     terminal = shell(
         connection,
