@@ -75,10 +75,10 @@ bench: setup ## measure; DOCKER=1 adds Docker in the same run
 	$(PYTHON) bench/run.py $(if $(DOCKER),--docker)
 
 .PHONY: soak
-soak: ## the long counts: CRASH_ROUNDS (500) kills, five minutes of fuzzing for each decoder
+soak: ## the long counts: CRASH_ROUNDS (500) kills, trees of 50,000 files, five minutes of fuzzing for each decoder
 	@tools/setup.sh test
 	@$(MAKE) native
-	SOAK=1 SKERRY_CRASH_ROUNDS=$(CRASH_ROUNDS) FUZZ_SECONDS=300 \
+	SOAK=1 SKERRY_CRASH_ROUNDS=$(CRASH_ROUNDS) SKERRY_TEST_FILES=50000 FUZZ_SECONDS=300 \
 		$(PYTEST) -m soak --timeout=14400 $(PYTEST_ARGS)
 	@$(MAKE) fuzz FUZZ_SECONDS=300
 
