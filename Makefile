@@ -82,10 +82,10 @@ bench: setup ## measure; DOCKER=1 adds Docker in the same run
 	$(PYTHON) bench/run.py $(if $(DOCKER),--docker)
 
 .PHONY: soak
-soak: ## the long counts: CRASH_ROUNDS (500) kills, 1,000 lost connections, five minutes of fuzzing for each decoder
+soak: ## the long counts: CRASH_ROUNDS (500) kills, 1,000 lost connections, trees of 50,000 files, 5 minutes of each fuzzer
 	@tools/setup.sh test
 	@$(MAKE) native
-	SOAK=1 SKERRY_CRASH_ROUNDS=$(CRASH_ROUNDS) SKERRY_DISCONNECTS=1000 FUZZ_SECONDS=300 \
+	SOAK=1 SKERRY_CRASH_ROUNDS=$(CRASH_ROUNDS) SKERRY_DISCONNECTS=1000 SKERRY_TEST_FILES=50000 FUZZ_SECONDS=300 \
 		$(PYTEST) -m soak --timeout=14400 $(PYTEST_ARGS)
 	@$(MAKE) fuzz FUZZ_SECONDS=300
 

@@ -6,6 +6,8 @@
 #include "records.h"
 #include "walk.h"
 
+#define ENOUGH 65536 /* bytes of records that one step makes */
+
 /* How much was sent or written. */
 struct tally {
     int64_t entries, files, directories, links, bytes, lost;
