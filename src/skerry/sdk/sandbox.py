@@ -37,7 +37,8 @@ from skerry.sdk.usage import measure
 from skerry.wire import Life, LifeReply
 
 READY_GUARD = 5.0
-DESTROY_GUARD = 60.0
+DESTROY_GUARD = 600.0
+"""A sandbox may hold hundreds of thousands of files on a slow disk; its processes are gone long before them."""
 
 
 class AsyncSandbox:
