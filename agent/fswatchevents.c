@@ -97,7 +97,9 @@ static bool renamed(struct watching *w, struct held *h, struct node *n, const ch
         watch_forget(w, there);
     if (!child || tree_above(child, n))
         return false;
-    if (!tree_move(&w->tree, child, n, name))
+    if (tree_move(&w->tree, child, n, name))
+        watch_check(w, child);
+    else
         w->error = ENOMEM;
     return true;
 }

@@ -87,18 +87,6 @@ static bool still_there(const struct watching *w, const struct node *n, const ch
     return was.st_dev == is.st_dev && was.st_ino == is.st_ino;
 }
 
-/* One that is known by another name has been renamed, and its event is still to come. */
-static void relocate(struct watching *w, struct node *known, struct node *parent, const char *name, const char *at)
-{
-    if (tree_above(known, parent) || still_there(w, known, at))
-        return;
-    struct node *there = tree_child(&w->tree, parent, name);
-    if (there)
-        watch_forget(w, there);
-    if (!tree_move(&w->tree, known, parent, name))
-        w->error = ENOMEM;
-}
-
 void watch_place(struct watching *w, struct node *parent, const char *name, const char *at, bool announce)
 {
     int wd = inotify_add_watch(w->job.fd, at, DIRECTORY);
@@ -111,8 +99,10 @@ void watch_place(struct watching *w, struct node *parent, const char *name, cons
     struct node *known = tree_find(&w->tree, wd), *there = tree_child(&w->tree, parent, name);
     if (known == there && known)
         return;
-    if (known)
-        return relocate(w, known, parent, name, at);
+    if (known) { /* renamed while its earlier events wait: the names of two directories cannot be told apart */
+        w->lost = w->lost || !(tree_above(known, parent) || still_there(w, known, at));
+        return;
+    }
     if (there)
         watch_forget(w, there);
     if (w->tree.count >= WATCH_DIRS) {
@@ -126,6 +116,16 @@ void watch_place(struct watching *w, struct node *parent, const char *name, cons
     }
     n->announce = announce;
     tree_queue(&w->tree, n);
+}
+
+void watch_check(struct watching *w, const struct node *n)
+{
+    char path[PATH_MAX];
+    int wd = -1;
+
+    if (watch_full_path(w, n, NULL, path))
+        wd = inotify_add_watch(w->job.fd, path, IN_ATTRIB | IN_ONLYDIR | IN_DONT_FOLLOW | IN_MASK_ADD);
+    w->lost = w->lost || (wd >= 0 && wd != n->wd);
 }
 
 /* Opens it by its path and makes sure, by the descriptor of its watch, that it is the one meant. */
