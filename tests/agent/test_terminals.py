@@ -435,7 +435,7 @@ def test_nothing_is_left_of_terminals_that_have_ended(agent: Agent, connection: 
             assert terminal.finish().exit_code == 0
         with pytest.raises(AgentError):
             open_terminal(connection, "no-such-program")
-    wait_until(lambda: descriptors(agent) == before)
+    wait_until(lambda: descriptors(agent) <= before)  # fewer: the first command's may still have been open
 
 
 def test_many_terminals_at_once_each_keep_to_themselves(agent: Agent, connection: Connection) -> None:

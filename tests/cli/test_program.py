@@ -15,6 +15,8 @@ COMMANDS = [
     "run",
     "create",
     "exec",
+    "sh",
+    "attach",
     "ps",
     "info",
     "logs",
@@ -27,6 +29,7 @@ COMMANDS = [
     "gc",
     "doctor",
     "bench",
+    "conformance",
 ]
 
 
@@ -46,7 +49,7 @@ def test_every_command_has_help_with_an_example(skerry: Skerry, command: str) ->
 
 
 def test_every_command_that_prints_data_prints_json(skerry: Skerry) -> None:
-    for command in set(COMMANDS) - {"cat"}:
+    for command in set(COMMANDS) - {"cat", "sh", "attach"}:
         assert "-o, --output <text|json>" in skerry(command, "--help").text, command
 
 

@@ -53,7 +53,7 @@ def list_(
     user: options.User = None,
     output: options.Output = Format.TEXT,
 ) -> None:
-    """List a directory of a sandbox; by default its working directory.
+    """List a directory of a sandbox, by default the working one.
 
     \b
     Example:

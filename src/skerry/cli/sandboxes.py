@@ -155,7 +155,7 @@ def rm(
     all: Annotated[bool, typer.Option("--all", "-a", help="All of them.")] = False,
     output: options.Output = Format.TEXT,
 ) -> None:
-    """Destroy sandboxes and everything in them, and print their ids.
+    """Destroy sandboxes with all that is in them; print their ids.
 
     \b
     Example:

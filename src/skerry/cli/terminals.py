@@ -37,7 +37,7 @@ def shell(
     network: options.NetworkOption = Network.NONE,
     detach_keys: DetachKeys = DETACH_KEYS,
 ) -> None:
-    """Open a shell in a sandbox, on a terminal of its own. Options go before SANDBOX.
+    """Open a shell in a sandbox. Options go before SANDBOX.
 
     Without SANDBOX a new one is made, which ends with the shell; --memory and --network are for that one.
     Ctrl-P Ctrl-Q detaches and leaves all of it running. Exits with the shell's exit code; 128+n: signal n,
@@ -89,7 +89,7 @@ def attach(
     no_replay: Annotated[bool, typer.Option("--no-replay", help="Show only what comes.")] = False,
     detach_keys: DetachKeys = DETACH_KEYS,
 ) -> None:
-    """Come back to a terminal that runs, or join one that another client uses.
+    """Come back to a terminal, or join one in use.
 
     The last of its output is shown first. Exits as `skerry sh` does.
 
