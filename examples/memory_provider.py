@@ -134,8 +134,7 @@ class MemoryProvider(Provider, Deadlines, Leases):
             cpu_percent=100 * seconds / max(0.001, time.time() - box.info.created_at),
             cpu_seconds=seconds,
             memory_used=sum(int(fields[21]) for fields in stats) * os.sysconf("SC_PAGE_SIZE"),
-            network_rx=0,  # the agent knows more about network and disk
-            network_tx=0,
+            **dict.fromkeys(("network_rx", "network_tx"), 0),  # the agent knows more about network and disk
             pids=len(stats),
             **dict.fromkeys(("memory_total", "disk_used", "disk_total", "pids_limit")),
         )
@@ -164,8 +163,7 @@ def _describe(spec: SandboxSpec, workdir: Path) -> SandboxInfo:
         id=f"sb-{os.urandom(5).hex()}",
         provider=MemoryProvider.name,
         state=State.RUNNING,
-        created_at=now,
-        started_at=now,
+        **dict.fromkeys(("created_at", "started_at"), now),
         expires_at=now + spec.timeout,
         resources=Resources(),
         isolation="none",

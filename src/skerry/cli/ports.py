@@ -26,7 +26,7 @@ def port(
     wait: Annotated[float, typer.Option("--wait", metavar="S", help="Wait so long for a server inside.")] = 0.0,
     output: options.Output = Format.TEXT,
 ) -> None:
-    """List the listening ports of a sandbox, or forward one to here.
+    """List the ports of a sandbox, or forward one to here.
 
     A forward prints its URL when it is ready and lasts until Ctrl-C.
 

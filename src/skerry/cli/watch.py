@@ -28,7 +28,7 @@ def watch(
     user: options.User = None,
     output: options.Output = Format.TEXT,
 ) -> None:
-    """Print what changes in a sandbox, one line an event, until Ctrl-C.
+    """Print what changes in a sandbox, a line an event.
 
     With -o json each line is an object. `overflow` says that events were lost.
 

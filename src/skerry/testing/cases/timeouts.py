@@ -61,7 +61,7 @@ class TimeoutsConformance(Conformance):
     async def test_a_timeout_kills_grandchildren_that_were_alive(self, sandbox: AsyncSandbox, directory: str) -> None:
         """UKGovernmentBEIS/inspect_ai#4971: the check is not vacuous: the grandchild is seen alive before."""
         script = f"(setsid sh -c 'echo $$ > {directory}/pid; exec sleep 1000' &); sleep 1000"
-        async with sandbox.exec_stream(script, timeout=3.0) as stream:
+        async with sandbox.exec_stream(script, timeout=2.0) as stream:
             await until(lambda: _written(sandbox, f"{directory}/pid"))
             pid = int(await sandbox.files.read(f"{directory}/pid"))
             assert await alive(sandbox, pid)
