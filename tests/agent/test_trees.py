@@ -29,6 +29,7 @@ from tests.agent.trees import (
     record,
     root,
     tree_end,
+    tree_hash,
     unpack,
 )
 
@@ -396,27 +397,6 @@ def test_a_copy_that_cannot_be_is_refused(connection: Connection, work: Path, tr
     assert look(work) == before
 
 
-def expected_hash(top: Path) -> bytes:
-    whole = hashlib.sha256()
-
-    def add(path: Path, name: bytes) -> None:
-        info = os.lstat(path)
-        mode, rest = b"%o" % stat.S_IMODE(info.st_mode), b""
-        if path.is_symlink():
-            kind, rest = b"link", os.fsencode(os.readlink(path))
-        elif path.is_dir():
-            kind, mode = b"dir", mode if name else b"0"
-        else:
-            kind, rest = b"file", hashlib.sha256(path.read_bytes()).digest()
-        whole.update(hashlib.sha256(b"\0".join((name, kind, mode, rest))).digest())
-        if kind == b"dir":
-            for child in sorted(path.iterdir(), key=lambda p: os.fsencode(p.name)):
-                add(child, (name + b"/" if name else b"") + os.fsencode(child.name))
-
-    add(top, b"")
-    return whole.digest()
-
-
 def test_hashes_are_sha256(connection: Connection, work: Path, tree: Path) -> None:
     for size in (0, 1, 55, 56, 63, 64, 65, 119, 120, 1_000_003):
         data = os.urandom(size)
@@ -426,7 +406,7 @@ def test_hashes_are_sha256(connection: Connection, work: Path, tree: Path) -> No
     start = connection.ask(wire.Hash(path=b"f", length=1000), wire.HashReply)
     assert (start.sha256, start.bytes_hashed) == (hashlib.sha256(data[:1000]).digest(), 1000)
     got = connection.ask(wire.Hash(path=b"tree"), wire.HashReply)
-    assert (got.sha256, got.entries) == (expected_hash(tree), 12)
+    assert (got.sha256, got.entries) == (tree_hash(tree), 12)
     assert code_of(lambda: connection.ask(wire.Hash(path=b"nothing"), wire.HashReply)) == "FILE_NOT_FOUND"
     assert code_of(lambda: connection.ask(wire.Hash(path=b"tree", length=3), wire.HashReply)) == "IS_A_DIRECTORY"
 

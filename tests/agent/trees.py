@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import stat
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -136,3 +138,26 @@ def look(top: Path) -> dict[str, tuple[Any, ...]]:
                 what = Path(path).read_bytes()
             found[os.path.relpath(path, top)] = (oct(info.st_mode), info.st_mtime_ns, what)
     return found
+
+
+def tree_hash(top: Path) -> bytes:
+    """What HASH says of a tree."""
+    whole = hashlib.sha256()
+
+    def add(path: Path, name: bytes) -> None:
+        info = os.lstat(path)
+        mode, rest = b"%o" % stat.S_IMODE(info.st_mode), b""
+        if path.is_symlink():
+            kind, rest = b"link", os.fsencode(os.readlink(path))
+        elif path.is_dir():
+            kind, mode = b"dir", mode if name else b"0"
+        else:
+            with path.open("rb") as content:
+                kind, rest = b"file", hashlib.file_digest(content, "sha256").digest()
+        whole.update(hashlib.sha256(b"\0".join((name, kind, mode, rest))).digest())
+        if kind == b"dir":
+            for child in sorted(path.iterdir(), key=lambda p: os.fsencode(p.name)):
+                add(child, (name + b"/" if name else b"") + os.fsencode(child.name))
+
+    add(top, b"")
+    return whole.digest()
