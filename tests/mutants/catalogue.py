@@ -146,6 +146,93 @@ MUTANTS = [
         "    return S_ISDIR(mode) ? EISDIR : 0;",
         "tests/agent/test_files.py::test_special_files_are_not_opened[release]",
     ),
+    # -- agent: terminals
+    Mutant(
+        "the last output of a terminal is cut",
+        "agent/output.c",
+        "        o->left = TERMINAL_LAST;\n",
+        "        o->left = 1;\n",
+        "tests/agent/test_terminals.py::test_the_last_output_is_complete_every_time[release]",
+    ),
+    Mutant(
+        "a take-over is not told",
+        "agent/attach.c",
+        "        p->controller->replaced = true;\n",
+        "        p->controller->replaced = false;\n",
+        "tests/agent/test_terminals.py::test_taking_over_is_told_to_the_former_controller[release]",
+    ),
+    Mutant(
+        "a terminal does not control its session",
+        "agent/supervise.c",
+        "    if (l->terminal && ioctl(0, TIOCSCTTY, 0) < 0) {\n",
+        "    if (l->terminal && isatty(0) == 0) {\n",
+        "tests/agent/test_terminals.py::test_keys_interrupt_suspend_and_resume_under_job_control[release]",
+    ),
+    Mutant(
+        "a terminal joined again starts one byte late",
+        "src/skerry/sdk/terminal_stream.py",
+        "or self._quiet else former.end(STDOUT)\n",
+        "or self._quiet else former.end(STDOUT) + 1\n",
+        "tests/sdk/test_real_terminals.py::test_no_line_is_lost_or_doubled_over_many_disconnects",
+    ),
+    # -- trees
+    Mutant(
+        "half a tree is taken for a whole one",
+        "agent/unpacker.c",
+        "    if (!u->ended || !records_complete(&u->records))\n        return EINVAL;\n",
+        "    if (!records_complete(&u->records))\n        return EINVAL;\n",
+        "tests/agent/test_trees.py::test_a_hostile_stream_is_refused",
+    ),
+    Mutant(
+        "holes are filled with zeros",
+        "agent/packer.c",
+        "SEEK_DATA);\n",
+        "SEEK_SET);\n",
+        "tests/agent/test_trees.py::test_holes_stay_holes[release]",
+    ),
+    Mutant(
+        "a download goes through a local link",
+        "src/skerry/sdk/unpack.py",
+        "_HERE = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC\n",
+        "_HERE = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC\n",
+        "tests/sdk/test_hostile_trees.py::test_a_merge_does_not_go_through_a_local_link",
+    ),
+    Mutant(
+        "a path of a tree may climb out of it",
+        "src/skerry/sdk/trees.py",
+        '        if not part or part == b"." or part == b".." or len(part) > 255:\n',
+        '        if not part or part == b"." or len(part) > 255:\n',
+        "tests/sdk/test_hostile_trees.py::test_a_hostile_tree_is_a_broken_agent",
+    ),
+    Mutant(
+        "a guarded write does not look",
+        "agent/fscontent.c",
+        "    return strcmp(etag, w->if_match) ? CONFLICT_ERRNO : 0;\n",
+        "    return strcmp(etag, w->if_match) ? 0 : 0;\n",
+        "tests/agent/test_trees.py::test_an_etag_guards_a_write[release]",
+    ),
+    # -- watching and ports
+    Mutant(
+        "what is in a new directory is not told",
+        "agent/fswatchscan.c",
+        "    n->announce = announce;\n",
+        "    n->announce = announce && false;\n",
+        "tests/agent/test_watch.py::test_a_tree_made_at_once_is_told_completely_and_nothing_twice[release-200]",
+    ),
+    Mutant(
+        "an overflow is kept quiet",
+        "agent/fswatchevents.c",
+        "    if (e->mask & IN_Q_OVERFLOW)\n        w->lost = true;\n",
+        "",
+        "tests/agent/test_watch.py::test_a_client_that_does_not_read_costs_little_and_then_hears_of_the_overflow[release]",
+    ),
+    Mutant(
+        "the end of what a client sends does not reach the server",
+        "agent/dial.c",
+        "        if (shutdown(d->socket.fd, SHUT_WR) < 0) {\n",
+        "        if (d->socket.fd < 0) {\n",
+        "tests/agent/test_ports.py::test_bytes_and_ends_go_both_ways[release-127.0.0.1]",
+    ),
     # -- wire, Python
     Mutant(
         "a frame above the limit is taken",
