@@ -61,6 +61,7 @@ class AsyncSandbox:
         self._ports = AsyncPorts(self._link)
         self._git = AsyncGit(self._link)
         self._instructions: Instructions | None = None
+        self._leased = False
 
     @classmethod
     async def create(
@@ -201,6 +202,7 @@ class AsyncSandbox:
             try:
                 await self._provider.record_lease(self.id)
                 await self._link.request(Life(lease=1), LifeReply)
+                self._leased = True
             except BaseException:
                 await self.__aexit__(None, None, None)
                 raise
@@ -230,11 +232,14 @@ class AsyncSandbox:
     async def close(self) -> None:
         """Close the connection, end forwards and the callbacks of `on`; the sandbox goes on.
 
-        One entered by `async with` is tied to the connection and ends with it.
+        One entered by `async with` is tied to the connection and ends with it: it is destroyed.
         """
-        self._log.stop()
-        await self._ports._close()
-        await self._link.close()
+        if self._leased:
+            await self.destroy()
+        else:
+            self._log.stop()
+            await self._ports._close()
+            await self._link.close()
 
     async def reconnect(self) -> None:
         """Open the connection if it is lost, and make sure that the agent answers.
