@@ -16,6 +16,9 @@ import pytest
 REQUIRE_REAL = os.environ.get("SKERRY_REQUIRE_REAL") == "1"
 """Set by `make test`: a run without a real sandbox, or with a local test skipped, fails."""
 
+ALONE = ("cli", "crash", "e2e", "isolation", "providers")
+"""Directories whose tests count what the whole machine has, fill it, or take its time."""
+
 _created = 0
 _skipped: list[str] = []
 _complaints: list[str] = []
@@ -23,12 +26,24 @@ _complaints: list[str] = []
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    if not hasattr(config, "workerinput"):  # pytest-xdist's workers inherit what is set here
+    worker = getattr(config, "workerinput", None)  # of pytest-xdist: each has a home of its own beside the first
+    if worker is None:
         run = Path(tempfile.mkdtemp(prefix="sk-", dir="/var/tmp"))  # short: it holds unix sockets
-        (run / "home").mkdir(mode=0o700)
-        os.environ["SKERRY_HOME"] = str(run / "home")
         config.option.basetemp = config.option.basetemp or run / "tmp"  # runs side by side do not clean up each other
+    else:
+        run = Path(os.environ["SKERRY_HOME"]).parent
+    home = run / ("home" if worker is None else worker["workerid"])
+    home.mkdir(mode=0o700)
+    os.environ["SKERRY_HOME"] = str(home)
     _count_creates()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """`make test` runs these one at a time, the others two at a time."""
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.relative_to(here).parts[0] in ALONE:
+            item.add_marker("alone")
 
 
 def _count_creates() -> None:
@@ -61,18 +76,21 @@ def pytest_collectreport(report: pytest.CollectReport) -> None:
 def pytest_testnodedown(node: Any, error: object) -> None:
     """A pytest-xdist worker ended: its count joins ours."""
     global _created
-    _created += getattr(node, "workeroutput", {}).get("created", 0)
+    output = getattr(node, "workeroutput", {})
+    _created += output.get("created", 0)
+    _complaints.extend(output.get("complaints", ()))
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     worker = getattr(session.config, "workeroutput", None)
-    if worker is not None:
-        worker["created"] = _created
-        return
     left = _destroy_left()
     if left:
         _complaints.append(f"the tests left {len(left)} sandboxes behind: {', '.join(left)}")
+    if worker is not None:
+        worker["created"] = _created
+        worker["complaints"] = _complaints
+        return
     if REQUIRE_REAL and not session.config.option.collectonly:
         if not _created:
             _complaints.append("no real sandbox ran, so this run proves nothing")
