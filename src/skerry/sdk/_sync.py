@@ -1265,7 +1265,7 @@ class Sandbox:
     def close(self) -> None:
         """Close the connection, end forwards and the callbacks of `on`; the sandbox goes on.
 
-        One entered by `with` is tied to the connection and ends with it.
+        One entered by `with` is tied to the connection and ends with it: it is destroyed.
         """
         run(self._inner.close())
 
