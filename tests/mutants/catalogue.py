@@ -166,7 +166,7 @@ MUTANTS = [
         "agent/supervise.c",
         "    if (l->terminal && ioctl(0, TIOCSCTTY, 0) < 0) {\n",
         "    if (l->terminal && isatty(0) == 0) {\n",
-        "tests/agent/test_terminals.py::test_keys_interrupt_suspend_and_resume_under_job_control[release]",
+        "tests/agent/test_terminals.py::test_the_standard_streams_are_one_terminal_that_controls_the_session[release]",
     ),
     Mutant(
         "a terminal joined again starts one byte late",

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import os
 import shutil
 import subprocess
@@ -24,6 +23,8 @@ sys.path.insert(0, str(ROOT))
 from tests.mutants.catalogue import MUTANTS, Mutant  # noqa: E402
 
 LIMIT = 300.0
+OWN_MOUNTS = ["unshare", "--mount", "--propagation", "private", "sh", "-c", 'mount --make-rshared / && exec "$@"', "sh"]
+"""What a broken launcher leaves mounted is seen by the test and goes with it; the machine never has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,6 @@ def main() -> int:
         for mutant in chosen:
             print(f"{mutant.name:45} {mutant.test}")
         return 0
-    _enter_mount_namespace()
     with tempfile.TemporaryDirectory(prefix="skm-", dir="/var/tmp") as folder:
         return _run_all(_copy(Path(folder) / "tree"), chosen)
 
@@ -68,19 +68,6 @@ def _run_all(tree: Path, mutants: list[Mutant]) -> int:
             survivors.append(mutant.name)
     print(f"{len(mutants) - len(survivors)} of {len(mutants)} mutants were caught by their named test")
     return 1 if survivors else 0
-
-
-def _enter_mount_namespace() -> None:
-    """What a broken launcher leaves mounted is seen by the tests and goes with this process; the machine never has it."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    private, shared, recursive, new_mounts = 1 << 18, 1 << 20, 1 << 14, 0x20000
-    for call in (
-        lambda: libc.unshare(new_mounts),
-        lambda: libc.mount(None, b"/", None, recursive | private, None),
-        lambda: libc.mount(None, b"/", None, recursive | shared, None),
-    ):
-        if call() != 0:
-            raise SystemExit(f"error: no mount namespace: {os.strerror(ctypes.get_errno())}; run it as root")
 
 
 def _copy(tree: Path) -> Path:
@@ -137,7 +124,17 @@ def _failures(tree: Path, tests: list[str], *, limit: float) -> list[str] | None
     """The tests that failed, with the reason's first line; None: the run did not end in time, or not by itself."""
     report = tree / "report.xml"
     report.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", f"--junit-xml={report}", *tests]
+    command = [
+        *OWN_MOUNTS,
+        sys.executable,
+        "-m",
+        "pytest",
+        "-v",
+        "-p",
+        "no:cacheprovider",
+        f"--junit-xml={report}",
+        *tests,
+    ]
     # A session of its own: a broken agent or a hung test goes with everything it has started.
     with subprocess.Popen(
         command,
