@@ -152,9 +152,9 @@ class MemoryProvider(Provider, Deadlines, Leases):
         box.info = replace(box.info, expires_at=time.time() + seconds)
         return box.info
 
-    async def record_lease(self, sandbox_id: str) -> None:
+    async def record_lease(self, sandbox_id: str, *, held: bool = True) -> None:
         box = await self._box(sandbox_id)
-        box.info = replace(box.info, leased_to=os.getpid())
+        box.info = replace(box.info, leased_to=os.getpid() if held else None)
 
 
 def _describe(spec: SandboxSpec, workdir: Path) -> SandboxInfo:

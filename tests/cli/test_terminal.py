@@ -237,6 +237,17 @@ def test_a_signal_to_the_client_restores_its_terminal_and_removes_its_sandbox(si
     assert person.leave() == 128 + number
 
 
+def test_a_killed_client_takes_its_new_sandbox_along(sit: Sit, skerry: Skerry) -> None:
+    person = sit("sh")
+    person.until(rb"\$ ")
+    person.process.kill()
+    person.process.wait()
+    deadline = time.monotonic() + PATIENCE
+    while skerry.ids():
+        assert time.monotonic() < deadline
+        skerry("gc")
+
+
 def test_the_end_of_the_sandbox_is_an_error_that_says_so(sit: Sit, skerry: Skerry) -> None:
     sandbox = skerry("create").text.strip()
     person = bash(sit, sandbox)

@@ -233,7 +233,7 @@ class FakeProvider(Provider, Deadlines, Leases, Resizable):
     async def record_deadline(self, sandbox_id: str, seconds: float) -> SandboxInfo:
         return await self.get(sandbox_id)
 
-    async def record_lease(self, sandbox_id: str) -> None:
+    async def record_lease(self, sandbox_id: str, *, held: bool = True) -> None:
         self.leased.append(sandbox_id)
 
     async def set_limits(self, sandbox_id: str, resources: Resources) -> SandboxInfo:

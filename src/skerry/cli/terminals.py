@@ -59,10 +59,10 @@ def shell(
         keys = parse_keys(detach_keys)
         async with AsyncExitStack() as stack:
             if name is None:
-                box = await AsyncSandbox.create(
+                made = await AsyncSandbox.create(
                     resources=resources(memory=memory, cpu=None, pids=None), network=network.value
                 )
-                stack.push_async_exit(box)  # not entered: a lease could not be given up on detaching
+                box = await stack.enter_async_context(made)
             else:
                 box = await stack.enter_async_context(connect(name))
             cols, rows = local_size()
@@ -73,8 +73,7 @@ def shell(
             if code is not None:
                 return code
             if name is None:
-                stack.pop_all()  # detached: the sandbox goes on
-                await box.close()
+                await box.keep()  # detached: it goes on
             return 0
 
     execute(work, output=Format.TEXT, failure=RUN_FAILED)

@@ -96,8 +96,8 @@ class Leases(ABC):
     """Can tie a sandbox's life to the calling process."""
 
     @abstractmethod
-    async def record_lease(self, sandbox_id: str) -> None:
-        """Note that the sandbox belongs to this process and ends with it. Raises SandboxNotFound."""
+    async def record_lease(self, sandbox_id: str, *, held: bool = True) -> None:
+        """Note that the sandbox belongs to this process and ends with it, or no longer. Raises SandboxNotFound."""
 
 
 class Resizable(ABC):

@@ -1258,6 +1258,13 @@ class Sandbox:
     ) -> None:
         run(self._inner.__aexit__(kind, error, traceback))
 
+    def keep(self) -> None:
+        """Let it live on: leaving `with` closes the connection only, and it no longer ends with this process.
+
+        Raises SandboxNotFound, ConnectionLost.
+        """
+        run(self._inner.keep())
+
     def destroy(self) -> None:
         """End the sandbox and remove everything of it. One that is gone is no error."""
         run(self._inner.destroy())

@@ -61,7 +61,7 @@ class AsyncSandbox:
         self._ports = AsyncPorts(self._link)
         self._git = AsyncGit(self._link)
         self._instructions: Instructions | None = None
-        self._leased = False
+        self._leased = self._kept = False
 
     @classmethod
     async def create(
@@ -212,7 +212,18 @@ class AsyncSandbox:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         with anyio.fail_after(DESTROY_GUARD, shield=True):
-            await self.destroy()
+            await (self.close() if self._kept else self.destroy())
+
+    async def keep(self) -> None:
+        """Let it live on: leaving `async with` closes the connection only, and it no longer ends with this process.
+
+        Raises SandboxNotFound, ConnectionLost.
+        """
+        if self._leased and isinstance(self._provider, Leases):
+            # In this order a crash in between ends the sandbox: it is never left with nobody to end it.
+            await self._link.request(Life(lease=0), LifeReply)
+            await self._provider.record_lease(self.id, held=False)
+        self._leased, self._kept = False, True
 
     async def destroy(self) -> None:
         """End the sandbox and remove everything of it. One that is gone is no error."""

@@ -263,8 +263,8 @@ class Engine:
         deadline, wall = boottime() + seconds, time.time() + seconds
         return self._update(sandbox_id, deadline=deadline, expires_at=wall, boot=boot_id()).info()
 
-    def record_lease(self, sandbox_id: str) -> None:
-        self._update(sandbox_id, lease=ProcessId.mine())
+    def record_lease(self, sandbox_id: str, held: bool) -> None:
+        self._update(sandbox_id, lease=ProcessId.mine() if held else None)
 
     def set_limits(self, sandbox_id: str, wanted: Resources) -> SandboxInfo:
         if wanted.disk is not None or wanted.gpu is not None:

@@ -103,8 +103,8 @@ class LocalProvider(Provider, Deadlines, Leases, Resizable):
     async def record_deadline(self, sandbox_id: str, seconds: float) -> SandboxInfo:
         return await self._run(self.engine.record_deadline, sandbox_id, seconds)
 
-    async def record_lease(self, sandbox_id: str) -> None:
-        await self._run(self.engine.record_lease, sandbox_id)
+    async def record_lease(self, sandbox_id: str, *, held: bool = True) -> None:
+        await self._run(self.engine.record_lease, sandbox_id, held)
 
     async def set_limits(self, sandbox_id: str, resources: Resources) -> SandboxInfo:
         return await self._run(self.engine.set_limits, sandbox_id, resources)

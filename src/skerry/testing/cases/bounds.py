@@ -246,6 +246,16 @@ class LeasesConformance(Conformance):
         async with sandbox:
             assert (await sandbox.info()).leased_to is not None
 
+    async def test_one_that_is_kept_outlives_its_block(self, fresh: Fresh, provider: Provider) -> None:
+        """`keep` gives the lease up: neither the end of the block nor of the connection ends the sandbox."""
+        sandbox = await fresh()
+        async with sandbox:
+            await sandbox.keep()
+        other = await AsyncSandbox.connect(sandbox.id, provider=provider)
+        assert (await other.exec("true")).ok
+        assert (await other.info()).leased_to is None
+        await other.close()
+
     async def test_without_a_lease_it_lives_on(self, fresh: Fresh, provider: Provider) -> None:
         """A sandbox that was not tied to its client survives the client."""
         sandbox = await fresh()
