@@ -52,7 +52,7 @@ FULL = Counts(
     bursts=3,
     alive=1000,
     docker_alive=50,
-    trees=4,
+    trees=1,
     tree_files=50_000,
 )
 QUICK = Counts(
