@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import errno
 import os
 import socket
@@ -231,9 +233,29 @@ async def test_a_transfer_that_is_stopped_leaves_nothing(
         await box.files.download("t", tmp_path / "out", merge=merge, on_progress=stop)
     assert leftovers(tmp_path) == []
     assert merge or sorted(os.listdir(tmp_path)) == ["tree"]
-    for transfer in (box.files.upload(tree, "u", merge=merge), box.files.download("t", tmp_path / "v", merge=merge)):
+    transfers = (
+        lambda: box.files.upload(tree, "u", merge=merge),
+        lambda: box.files.download("t", tmp_path / "v", merge=merge),
+    )
+    for transfer in transfers:
         with anyio.move_on_after(0.01):
-            await transfer
+            await transfer()
+        await gone(work, tmp_path)
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.002, 0.005, 0.01, 0.02, 0.04])
+async def test_a_transfer_whose_task_is_cancelled_waits_for_its_thread(
+    box: AsyncSandbox, work: Path, tree: Path, tmp_path: Path, delay: float
+) -> None:
+    """A plain `Task.cancel`, as by `asyncio.wait_for` or Ctrl-C: the files are closed after their last use."""
+    (tree / "sparse").write_bytes(os.urandom(20_000_000))
+    await box.files.upload(tree, "t")
+    for transfer in (box.files.upload(tree, "u"), box.files.download("t", tmp_path / "v")):
+        task = asyncio.ensure_future(transfer)
+        await asyncio.sleep(delay)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
         await gone(work, tmp_path)
 
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
+from functools import partial
 
 import anyio
 
@@ -16,6 +17,7 @@ from skerry.sdk.fileinfo import file_info
 from skerry.sdk.link import FILE_GUARD, Link
 from skerry.sdk.pack import Packer, Tally, count
 from skerry.sdk.stream import Data, Reply, Stream
+from skerry.sdk.threads import in_thread
 from skerry.sdk.trees import TreeError
 from skerry.sdk.unpack import Unpacker
 from skerry.wire import OpenFlags, Pack, TreeInfo, Unpack
@@ -74,7 +76,7 @@ async def _batches(packer: Packer) -> AsyncIterator[AsyncIterator[tuple[bytes, i
         return None if batch is None else (batch, packer.tally.done)
 
     async def run() -> tuple[bytes, int] | None:
-        return await anyio.to_thread.run_sync(make)
+        return await in_thread(make)
 
     async def pieces() -> AsyncGenerator[tuple[bytes, int], None]:
         nonlocal task
@@ -115,19 +117,19 @@ async def download(
     )
     async with link.open(message, channels=(0,), window=WINDOW, greets=True, max_replies=2) as stream:
         info, first = _tree_info(stream, await stream.next(SLOW_GUARD), final=False)
-        unpacker = await anyio.to_thread.run_sync(lambda: Unpacker(path, merge=merge))
+        unpacker = await in_thread(lambda: Unpacker(path, merge=merge))
         try:
             last = await _receive(stream, unpacker, first.total_bytes or 0, on_progress)
             tally = unpacker.tally
             sent = (last.files, last.directories, last.links, last.content_bytes)
             if sent != (tally.files, tally.directories, tally.links, tally.bytes):
                 raise TreeError("a tree that does not hold what it says")
-            await anyio.to_thread.run_sync(unpacker.commit)
+            await in_thread(unpacker.commit)
         except TreeError as error:
             raise stream.corrupt(f"tree: {error}") from error
         finally:
             with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(unpacker.close)
+                await in_thread(unpacker.close)
     tally.xattrs_lost += last.xattrs_lost
     return _transfer(info, tally)
 
@@ -144,7 +146,7 @@ async def _receive(stream: Stream, unpacker: Unpacker, total: int, on_progress: 
                 break
             item = await stream.next(FILE_GUARD)
         if size:
-            await anyio.to_thread.run_sync(unpacker.feed, b"".join(parts))
+            await in_thread(partial(unpacker.feed, b"".join(parts)))
             stream.took(0, size)
             if on_progress is not None:
                 on_progress(unpacker.tally.done, max(total, unpacker.tally.done))
