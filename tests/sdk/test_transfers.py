@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import os
 import socket
 import subprocess
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,8 @@ from skerry import (
     NotADirectory,
     Skipped,
 )
+from skerry.sdk.pack import Packer
+from skerry.sdk.unpack import Unpacker
 from tests.agent.trees import look
 from tests.sdk.agent_provider import AgentProvider
 
@@ -243,19 +245,37 @@ async def test_a_transfer_that_is_stopped_leaves_nothing(
         await gone(work, tmp_path)
 
 
-@pytest.mark.parametrize("delay", [0.0, 0.002, 0.005, 0.01, 0.02, 0.04])
 async def test_a_transfer_whose_task_is_cancelled_waits_for_its_thread(
-    box: AsyncSandbox, work: Path, tree: Path, tmp_path: Path, delay: float
+    box: AsyncSandbox, work: Path, tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A plain `Task.cancel`, as by `asyncio.wait_for` or Ctrl-C: the files are closed after their last use."""
-    (tree / "sparse").write_bytes(os.urandom(20_000_000))
     await box.files.upload(tree, "t")
+    told: list[str] = []
+
+    def slowly(kind: type, name: str) -> None:
+        plain = getattr(kind, name)
+
+        def slow(*args: Any) -> Any:
+            told.append("begun")
+            time.sleep(0.2)
+            try:
+                return plain(*args)
+            finally:
+                told.append("done")
+
+        monkeypatch.setattr(kind, name, slow)
+
+    slowly(Packer, "_flush")
+    slowly(Unpacker, "feed")
     for transfer in (box.files.upload(tree, "u"), box.files.download("t", tmp_path / "v")):
+        told.clear()
         task = asyncio.ensure_future(transfer)
-        await asyncio.sleep(delay)
+        while not told:
+            await asyncio.sleep(0.001)
         task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
+        with pytest.raises(asyncio.CancelledError):
             await task
+        assert told == ["begun", "done"]
         await gone(work, tmp_path)
 
 
