@@ -20,9 +20,9 @@ MUTANTS = [
     # -- agent: processes
     Mutant(
         "a kill reaches only the leader's group",
-        "agent/supervise.c",
-        "        tree_kill(getpid(), NULL, 0);\n",
-        "        break;\n",
+        "agent/proc.c",
+        "    order(p, O_KILL, 0);\n    if (p->state == P_ENDING) {",
+        "    order(p, O_SIGNAL, SIGKILL);\n    if (p->state == P_ENDING) {",
         "tests/e2e/test_promises.py::test_a_stubborn_process_tree_is_gone_at_the_timeout[user]",
     ),
     Mutant(
