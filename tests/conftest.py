@@ -28,7 +28,9 @@ _complaints: list[str] = []
 def pytest_configure(config: pytest.Config) -> None:
     worker = getattr(config, "workerinput", None)  # of pytest-xdist: each has a home of its own beside the first
     if worker is None:
-        run = Path(tempfile.mkdtemp(prefix="sk-", dir="/var/tmp"))  # short: it holds unix sockets
+        run = Path(
+            tempfile.mkdtemp(prefix="sk-", dir=os.environ.get("SKERRY_TEST_DIR", "/var/tmp"))
+        )  # short: for sockets
         config.option.basetemp = config.option.basetemp or run / "tmp"  # runs side by side do not clean up each other
     else:
         run = Path(os.environ["SKERRY_HOME"]).parent

@@ -124,6 +124,8 @@ def _failures(tree: Path, tests: list[str], *, limit: float) -> list[str] | None
     """The tests that failed, with the reason's first line; None: the run did not end in time, or not by itself."""
     report = tree / "report.xml"
     report.unlink(missing_ok=True)
+    homes = _homes(tree)
+    homes.mkdir(exist_ok=True)
     command = [
         *OWN_MOUNTS,
         sys.executable,
@@ -139,7 +141,7 @@ def _failures(tree: Path, tests: list[str], *, limit: float) -> list[str] | None
     with subprocess.Popen(
         command,
         cwd=tree,
-        env=_environment(tree),
+        env=_environment(tree) | {"SKERRY_TEST_DIR": str(homes)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         start_new_session=True,
@@ -164,8 +166,14 @@ def _failures(tree: Path, tests: list[str], *, limit: float) -> list[str] | None
     ]
 
 
+def _homes(tree: Path) -> Path:
+    """Where the tests keep their sandboxes, also those that a broken run did not remove."""
+    return tree.parent / "h"
+
+
 def _sweep(tree: Path) -> None:
     """With the code as it was again: what a broken one has left behind goes."""
+    shutil.rmtree(_homes(tree), ignore_errors=True)
     code = "import asyncio; from skerry.providers.local import LocalProvider; asyncio.run(LocalProvider().sweep())"
     with tempfile.TemporaryDirectory(prefix="skm-", dir="/var/tmp") as home:
         subprocess.run(
