@@ -189,7 +189,7 @@ static void tree_ended(struct proc *p)
     if (p->state == P_STARTING)
         on_started(p, p->pid); /* by its own program, faster than it could say so */
     if (p->state == P_RUNNING)
-        return ending(p, p->exited ? p->wait_status : SIGKILL, true);
+        return ending(p, p->exited ? p->wait_status : SIGKILL, !p->exited || p->killing);
     proc_settle(p);
 }
 
@@ -229,7 +229,11 @@ static void on_report(struct watch *w, uint32_t events)
             return;
         if (n != sizeof r)
             return supervisor_lost(p);
-        if (r.kind == R_GONE) {
+        if (r.kind == R_GONE || r.kind == R_ENDED) {
+            if (r.kind == R_ENDED) {
+                p->exited = true;
+                p->wait_status = r.value;
+            }
             watch_close(w);
             return tree_ended(p);
         }

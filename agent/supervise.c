@@ -133,16 +133,22 @@ static pid_t start_command(struct launch *l)
 /* Takes in all that have died; whether any child is left. */
 static bool reap(pid_t main, bool *main_alive)
 {
-    int status;
+    int status, of_main = 0;
+    bool ended = false;
     pid_t pid;
 
     while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
         if (pid != main)
             continue;
-        *main_alive = false;
-        tell(R_EXITED, status, 0);
+        ended = true;
+        of_main = status;
     }
-    return pid == 0 || errno != ECHILD;
+    bool left = pid == 0 || errno != ECHILD;
+    if (ended) {
+        *main_alive = false;
+        tell(left ? R_EXITED : R_ENDED, of_main, 0);
+    }
+    return left;
 }
 
 /* Until nothing is left. A process that is stuck in the kernel is tried again, ever less often. */

@@ -7,8 +7,8 @@
 
 #include "users.h"
 
-/* What the supervisor tells the agent. */
-enum report_kind { R_FORKED = 1, R_STARTED, R_FAILED, R_EXITED, R_GONE };
+/* What the supervisor tells the agent. EXITED: others of the tree live on, until GONE; ENDED: it was the last. */
+enum report_kind { R_FORKED = 1, R_STARTED, R_FAILED, R_EXITED, R_ENDED, R_GONE };
 enum stage { STAGE_FORK = 1, STAGE_USER, STAGE_CWD, STAGE_EXEC };
 struct report {
     int kind;
