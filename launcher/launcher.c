@@ -4,7 +4,7 @@
  * Python process cannot enter namespaces without taking all its threads along, and because this is the hot path of create.
  *
  *   launcher parent=PID ids=BASE userns=FILE log=FILE [mask=DIR] [join=FILE …] lower=DIR … upper=DIR scratch=DIR root=DIR [bind=PATH:SOURCE …]
- *            [inotify=N] [files=N] [oom=FILE:FD] [go=FD] -- RUNTIME ARG …
+ *            [volume=rw|ro:LENGTH:PATH:SOURCE …] [inotify=N] [files=N] [oom=FILE:FD] [go=FD] -- RUNTIME ARG …
  *
  * parent   who started it: the launcher and the runtime die with that process
  * mask     a cgroup2 mount to hide: crun refuses hosts that mix cgroup v1 and v2
@@ -14,6 +14,7 @@
  * root     where the sandbox's root is mounted: the same place for all of them, each in its own mount namespace; the sandbox's
  *          root must be able to walk to it
  * bind     SOURCE of the machine, with all that is mounted below it, read-only at PATH in the root
+ * volume   SOURCE of the machine at PATH (of LENGTH bytes) in the root, with the sandbox's ids; PATH is made if it is not there
  * ids      first host id of the sandbox's 65,536
  * inotify, files  how many inotify instances the sandbox, and open files each of its processes, may have
  * oom      a file to leave open for reading as FD
@@ -26,6 +27,7 @@
 #include <fcntl.h>
 #include <linux/capability.h>
 #include <linux/mount.h>
+#include <linux/openat2.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -44,6 +46,8 @@
 #define MAX_LAYERS 64
 #define MAX_JOINS 16
 #define MAX_BINDS 16
+#define MAX_VOLUMES 64
+#define USER 1000 /* who a directory made for a volume belongs to */
 
 /* <sys/mount.h>, which declares it, cannot be included together with <linux/mount.h>. */
 int mount(const char *source, const char *target, const char *type, unsigned long flags, const void *data);
@@ -61,6 +65,8 @@ struct plan {
     int joins;
     char *bind[MAX_BINDS];
     int binds;
+    char *volume[MAX_VOLUMES];
+    int volumes;
     int log;
 };
 
@@ -141,8 +147,8 @@ static int make_userns(const struct plan *plan) {
     return fd;
 }
 
-/* Mount `source` on `target` so that the ids 0… on disk are the sandbox's ids: layers stay portable between id ranges. */
-static void mount_idmapped(const char *source, const char *target, int userns, int read_only) {
+/* A copy of the mount at `source`, in which the ids 0… on disk are the sandbox's ids: layers stay portable between id ranges. */
+static int idmapped(const char *source, int userns, int read_only) {
     struct mount_attr attr = {
         .attr_set = MOUNT_ATTR_IDMAP | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOSUID | (read_only ? MOUNT_ATTR_RDONLY : 0),
         .userns_fd = userns,
@@ -150,8 +156,75 @@ static void mount_idmapped(const char *source, const char *target, int userns, i
     int tree = syscall(SYS_open_tree, AT_FDCWD, source, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
     if (tree < 0) die("open_tree %s", source);
     if (syscall(SYS_mount_setattr, tree, "", AT_EMPTY_PATH, &attr, sizeof attr)) die("idmap %s", source);
+    return tree;
+}
+
+static void mount_idmapped(const char *source, const char *target, int userns, int read_only) {
+    int tree = idmapped(source, userns, read_only);
     if (syscall(SYS_move_mount, tree, "", AT_FDCWD, target, MOVE_MOUNT_F_EMPTY_PATH)) die("mount %s", target);
     close(tree);
+}
+
+/* overlayfs and new directories take the caller's file-system ids, which must exist in the idmapped upper */
+static void act_as(unsigned id) {
+    setfsgid(id);
+    setfsuid(id);
+    if (id) restore_caps();
+}
+
+/* What the sandbox wrote may be in the way: its links lead nowhere but into its own root. */
+static int open_inside(int root, const char *path, unsigned long flags) {
+    struct open_how how = {.flags = O_PATH | O_CLOEXEC | flags, .resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS};
+    return syscall(SYS_openat2, root, path, &how, sizeof how);
+}
+
+static int open_root(const char *root) {
+    int fd = open(root, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) die("open %s", root);
+    return fd;
+}
+
+static void place(int tree, int root, const char *path) {
+    int target = open_inside(root, path, 0);
+    if (target < 0) die("open %s in the sandbox", path);
+    if (syscall(SYS_move_mount, tree, "", target, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH)) die("mount %s", path);
+    close(target);
+    close(tree);
+}
+
+/* Make the directories of `path` that are not there, one by one, each in the one before as the sandbox sees it. */
+static void make_directories(int root, const char *path, unsigned ids) {
+    char so_far[4096];
+    size_t length = strlen(path);
+    if (length >= sizeof so_far) errno = ENAMETOOLONG, die("volume %s", path);
+    act_as(ids + USER);
+    for (size_t i = 1; i <= length; i++) {
+        if (path[i] && path[i] != '/') continue;
+        memcpy(so_far, path, i);
+        so_far[i] = 0;
+        int fd = open_inside(root, so_far, O_DIRECTORY);
+        if (fd < 0 && errno == ENOENT) {
+            char *slash = strrchr(so_far, '/');
+            *slash = 0;
+            int parent = open_inside(root, *so_far ? so_far : "/", O_DIRECTORY);
+            if (parent < 0 || mkdirat(parent, slash + 1, 0755)) die("make %s in the sandbox", path);
+            close(parent);
+            continue;
+        }
+        if (fd < 0) die("open %s in the sandbox", path);
+        close(fd);
+    }
+    act_as(0);
+}
+
+static void mount_volume(const struct plan *plan, int root, char *volume, int userns) {
+    char *rest, *path = strchr(volume, ':');
+    long length = path ? strtol(path + 1, &rest, 10) : 0;
+    if (length < 1 || *rest != ':' || (long)strlen(rest + 1) <= length || rest[1 + length] != ':') errno = EINVAL, die("volume %s", volume);
+    path = rest + 1;
+    path[length] = 0;
+    make_directories(root, path, plan->ids);
+    place(idmapped(path + length + 1, userns, volume[1] == 'o'), root, path);
 }
 
 static void mount_root(const struct plan *plan, int userns) {
@@ -165,27 +238,21 @@ static void mount_root(const struct plan *plan, int userns) {
     }
     mount_idmapped(plan->upper, "u", userns, 0);
     snprintf(options + length, sizeof options - length, ",upperdir=u/u,workdir=u/w");
-    /* overlayfs makes its work directory with the caller's file-system ids, which must exist in the idmapped upper */
-    setfsgid(plan->ids);
-    setfsuid(plan->ids);
-    restore_caps();
+    act_as(plan->ids); /* for overlayfs's work directory */
     if (mount("overlay", plan->root, "overlay", MS_NODEV | MS_NOSUID, options)) die("overlay on %s", plan->root);
-    setfsuid(0);
-    setfsgid(0);
+    act_as(0);
 }
 
 /* A bind mount that is read-only all the way down: the runtime's own "rbind,ro" leaves mounts below it writable. */
-static void mount_bound(const char *root, char *bind) {
+static void mount_bound(int root, char *bind) {
     struct mount_attr attr = {.attr_set = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOSUID};
-    char *source = strchr(bind, ':'), target[4096];
+    char *source = strchr(bind, ':');
     if (!source) errno = EINVAL, die("bind %s", bind);
     *source++ = 0;
     int tree = syscall(SYS_open_tree, AT_FDCWD, source, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE);
     if (tree < 0) die("open_tree %s", source);
     if (syscall(SYS_mount_setattr, tree, "", AT_EMPTY_PATH | AT_RECURSIVE, &attr, sizeof attr)) die("bind %s", source);
-    snprintf(target, sizeof target, "%s%s", root, bind);
-    if (syscall(SYS_move_mount, tree, "", AT_FDCWD, target, MOVE_MOUNT_F_EMPTY_PATH)) die("mount %s", target);
-    close(tree);
+    place(tree, root, bind);
 }
 
 /* Set here and inherited: a runtime would need CAP_SYS_RESOURCE over the sandbox, which not every root has. */
@@ -235,6 +302,7 @@ static char **parse(int argc, char **argv, struct plan *plan) {
         else if (matches(argv[i], "go", &value)) plan->go = atoi(value);
         else if (matches(argv[i], "files", &value)) plan->files = strtoul(value, NULL, 10);
         else if (matches(argv[i], "bind", &value) && plan->binds < MAX_BINDS) plan->bind[plan->binds++] = argv[i] + 5;
+        else if (matches(argv[i], "volume", &value) && plan->volumes < MAX_VOLUMES) plan->volume[plan->volumes++] = argv[i] + 7;
         else if (matches(argv[i], "inotify", &value)) plan->inotify = value;
         else if (matches(argv[i], "lower", &value) && plan->lowers < MAX_LAYERS) plan->lower[plan->lowers++] = value;
         else if (matches(argv[i], "join", &value) && plan->joins < MAX_JOINS) plan->join[plan->joins++] = value;
@@ -263,7 +331,10 @@ int main(int argc, char **argv) {
     if (plan.files) limit(RLIMIT_NOFILE, plan.files);
     limit(RLIMIT_CORE, 0);
     mount_root(&plan, userns);
-    for (int i = 0; i < plan.binds; i++) mount_bound(plan.root, plan.bind[i]);
+    int root = open_root(plan.root);
+    for (int i = 0; i < plan.binds; i++) mount_bound(root, plan.bind[i]);
+    for (int i = 0; i < plan.volumes; i++) mount_volume(&plan, root, plan.volume[i], userns);
+    close(root);
     if (chdir("/")) die("chdir /");
     execv(runtime[0], runtime);
     die("exec %s", runtime[0]);

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import os
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -126,7 +127,17 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
-        shutil.rmtree(Path(os.environ["SKERRY_HOME"]).parent, ignore_errors=True)
+        run = Path(os.environ["SKERRY_HOME"]).parent
+        unmount_below(run)
+        shutil.rmtree(run, ignore_errors=True)
+
+
+def unmount_below(path: Path) -> None:
+    """The storage pools of SKERRY_HOMEs under `path` stay mounted until somebody takes them away."""
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        place = line.split()[4]
+        if place.startswith(f"{path}/"):
+            subprocess.run(["umount", place], check=False)
 
 
 @pytest.fixture(scope="session")

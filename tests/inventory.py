@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,11 +58,12 @@ def take(home: Path) -> Inventory:
     strangers = {pid for pid, owner in seen if any(name in owner for name in foreign)}
     return Inventory(
         processes=frozenset(pid for pid, _ in seen) - strangers,
-        mounts=len(Path("/proc/self/mountinfo").read_text().splitlines()),
+        # a pool stays mounted from the first use of its SKERRY_HOME on: it is no sandbox's
+        mounts=sum("/pool btrfs " not in line for line in Path("/proc/self/mounts").read_text().splitlines()),
         cgroups=frozenset(str(path) for path in groups if path.name not in foreign),
         namespaces=len(set(_namespaces(strangers))),
         devices=frozenset(os.listdir("/sys/class/net")),
-        loops=frozenset(str(path) for path in Path("/sys/block").glob("loop*/loop/backing_file")),
+        loops=frozenset(_loops()),
         folders=frozenset(_folders(home)),
     )
 
@@ -75,6 +76,15 @@ def settle(home: Path, before: Inventory, timeout: float = 10.0) -> Inventory:
         if not left(before, now) or time.monotonic() > deadline:
             return now
         time.sleep(0.02)
+
+
+def _loops() -> Iterator[str]:
+    for path in Path("/sys/block").glob("loop*/loop/backing_file"):
+        try:
+            if not path.read_text().strip().endswith("/pool.img"):
+                yield str(path)
+        except OSError:
+            pass  # detached meanwhile
 
 
 def _foreign(home: Path) -> set[str]:
@@ -128,7 +138,8 @@ def _namespaces(strangers: set[int]) -> Iterable[str]:
 
 
 def _folders(home: Path) -> Iterable[str]:
-    for part in ("sandboxes", "names", "keys", "trash"):
+    kept = ("sandboxes", "names", "keys", "trash", "snapshots", "volumes")
+    for part in (*kept, "pool/uppers", "pool/snapshots", "pool/volumes"):
         if (home / part).is_dir():
             yield from (f"{part}/{name}" for name in os.listdir(home / part))
     slots = Path("/run/skerry/slots")

@@ -47,6 +47,8 @@ class Limits:
     max_cpu: float = 4.0
     memory: int = 2 * 10**9
     max_memory: int = 8 * 10**9
+    disk: int = 10 * 10**9
+    max_disk: int = 50 * 10**9
     pids: int = 512
     max_pids: int = 16384
     lifetime: float = 3600.0
@@ -75,6 +77,8 @@ def limits() -> Limits:
         max_cpu=number("max_cpu", base.max_cpu),
         memory=size("memory", base.memory),
         max_memory=size("max_memory", base.max_memory),
+        disk=size("disk", base.disk),
+        max_disk=size("max_disk", base.max_disk),
         pids=size("pids", base.pids),
         max_pids=size("max_pids", base.max_pids),
         lifetime=number("lifetime", base.lifetime),

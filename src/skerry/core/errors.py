@@ -13,6 +13,9 @@ SkerryError
 ├── Corrupted                               CORRUPTED
 ├── SandboxNotFound (LookupError)           SANDBOX_NOT_FOUND
 ├── SandboxStopped                          SANDBOX_STOPPED
+├── SnapshotNotFound (LookupError)          SNAPSHOT_NOT_FOUND
+├── VolumeNotFound (LookupError)            VOLUME_NOT_FOUND
+├── TemplateNotFound (LookupError)          TEMPLATE_NOT_FOUND
 ├── SandboxFailed                           SANDBOX_FAILED
 ├── ProcessNotFound (ProcessLookupError)    PROCESS_NOT_FOUND
 ├── CommandNotFound (FileNotFoundError)     COMMAND_NOT_FOUND
@@ -140,6 +143,21 @@ class SandboxFailed(SkerryError):
 
     code = "SANDBOX_FAILED"
     hint = "destroy it; its files are kept until then"
+
+
+class SnapshotNotFound(SkerryError, LookupError):
+    code = "SNAPSHOT_NOT_FOUND"
+    hint = "snapshots.list() or `skerry snapshot ls` shows those that exist"
+
+
+class VolumeNotFound(SkerryError, LookupError):
+    code = "VOLUME_NOT_FOUND"
+    hint = "create it, or get it with create=True"
+
+
+class TemplateNotFound(SkerryError, LookupError):
+    code = "TEMPLATE_NOT_FOUND"
+    hint = "`skerry template ls` shows those that exist"
 
 
 class ProcessNotFound(SkerryError, ProcessLookupError):

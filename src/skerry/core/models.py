@@ -60,20 +60,41 @@ class Usage:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class VolumeMount:
+    """A volume, or a directory of it, at a path of a sandbox."""
+
+    name: str
+    path: str
+    subpath: str = ""
+    """Relative to the volume; made if it is not there, unless the mount is read-only."""
+    read_only: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SandboxSpec:
     """What `create` was asked for, checked."""
 
     name: str | None = None
     template: str = "host"
+    snapshot: str | None = None
+    """The id of the snapshot it begins with; its template is the snapshot's then."""
     env: dict[str, str] = field(default_factory=dict)
+    secrets: dict[str, str] = field(default_factory=dict)
+    """As env, but of this sandbox alone: not in its snapshots, clones and archives."""
     metadata: dict[str, str] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
     timeout: float = 3600.0
+    auto_stop: float | None = None
+    """Seconds without work in it until it is stopped; counted on from the same moment for the next two."""
+    auto_archive: float | None = None
+    auto_delete: float | None = None
     purpose: str = "development"
     resources: Resources = field(default_factory=Resources)
+    volumes: tuple[VolumeMount, ...] = ()
     network: Literal["none", "open"] = "none"
-    user: str = "user"
-    workdir: str = "/workspace"
+    user: str | None = None
+    """None: the template's."""
+    workdir: str | None = None
     idempotency_key: str | None = None
     isolation: str | None = None
 
@@ -104,10 +125,82 @@ class SandboxInfo:
     leased_to: int | None
     """The process this sandbox ends with, if it does."""
     reason: str | None
-    """Why it is failed."""
+    """Why it is failed or stopped, where it was not asked for."""
+    snapshot: str | None = None
+    """The snapshot its files were last made equal to, or that was last taken of it."""
+    volumes: tuple[VolumeMount, ...] = ()
+    ports: tuple[int, ...] = ()
+    """Those its template serves; the first is the one to look at."""
 
     def uptime(self, now: float) -> float:
         return 0.0 if self.started_at is None else max(0.0, now - self.started_at)
+
+
+SnapshotKind = Literal["files", "disk", "memory"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SnapshotInfo:
+    """A sandbox's files as they were at a moment, with what is needed to go on from there."""
+
+    id: str
+    name: str | None
+    description: str
+    sandbox_id: str
+    """Where it was taken; that sandbox may be gone."""
+    parent: str | None
+    """The snapshot before it in the same line of development."""
+    created_at: float
+    kind: SnapshotKind
+    """`files`: copied one by one; `disk`: taken by the file system at once; `memory`: with its processes."""
+    size: int | None
+    """Bytes of what the sandbox itself had written; None where counting would mean to look at every file."""
+    template: str
+    env_names: tuple[str, ...]
+    workdir: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Changes:
+    """What is to be different when a sandbox starts again, or in its copy; None: as it is."""
+
+    env: dict[str, str] | None = None
+    """Over what is set; an empty mapping changes nothing."""
+    resources: Resources | None = None
+    template: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VolumeInfo:
+    """A directory that sandboxes share and that outlives them."""
+
+    name: str
+    created_at: float
+    size: int | None
+    """The most it may hold; None: no limit."""
+    used: int | None
+    """None where counting would mean to look at every file."""
+    temporary: bool
+    """Goes with the last sandbox that has it."""
+    sandboxes: tuple[str, ...]
+    """The ids of those that have it, running or not."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TemplateInfo:
+    """A prepared environment that sandboxes begin with."""
+
+    name: str
+    version: str
+    description: str
+    aliases: tuple[str, ...]
+    built: bool
+    """Whether the next sandbox can begin at once."""
+    digest: str
+    """Of all that decides what is in it."""
+    size: int | None
+    built_at: float | None
+    ports: tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,10 +9,20 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import BinaryIO
 
 from anyio.abc import ByteStream
 
-from skerry.core.models import Event, Resources, SandboxInfo, SandboxSpec, Usage
+from skerry.core.models import (
+    Changes,
+    Event,
+    Resources,
+    SandboxInfo,
+    SandboxSpec,
+    SnapshotInfo,
+    Usage,
+    VolumeInfo,
+)
 from skerry.wire import Hello
 
 AGENT_PORT = 0
@@ -108,7 +118,156 @@ class Resizable(ABC):
         """Apply the limits that are not None. Raises SandboxNotFound, Unsupported, QuotaExceeded."""
 
 
-CAPABILITIES: dict[str, type] = {"deadlines": Deadlines, "leases": Leases, "resizable": Resizable}
+class Stoppable(ABC):
+    """Can end what runs in a sandbox, keep its files, and start it again. Each returns when it is so."""
+
+    @abstractmethod
+    async def stop(self, sandbox_id: str, *, grace: float) -> SandboxInfo:
+        """Ask the processes to end, kill them after `grace` seconds; files and environment stay. Stopped: no error.
+
+        Raises SandboxNotFound, Conflict for a state that does not allow it.
+        """
+
+    @abstractmethod
+    async def start(self, sandbox_id: str) -> SandboxInfo:
+        """Start one that is stopped or archived; resume one that is paused. Running: no error.
+
+        Raises SandboxNotFound, SandboxFailed (`recover` it), Conflict.
+        """
+
+    @abstractmethod
+    async def restart(self, sandbox_id: str, changes: Changes, *, grace: float) -> SandboxInfo:
+        """Stop it, apply `changes`, start it. What cannot be honoured is refused before it is stopped.
+
+        Raises SandboxNotFound, Unsupported, QuotaExceeded, Conflict.
+        """
+
+    @abstractmethod
+    async def reset(self, sandbox_id: str, *, hard: bool) -> SandboxInfo:
+        """Kill its processes and forget changed variables; `hard`: its files are again what they were at its creation.
+
+        It runs afterwards. Volumes are not touched. Raises SandboxNotFound, Conflict.
+        """
+
+    @abstractmethod
+    async def recover(self, sandbox_id: str) -> SandboxInfo:
+        """Start one that has failed, with the files it had. Raises SandboxNotFound, Conflict if it has not failed."""
+
+
+class Pausable(ABC):
+    """Can freeze the processes of a sandbox in memory."""
+
+    @abstractmethod
+    async def pause(self, sandbox_id: str) -> SandboxInfo:
+        """Paused: no error. Raises SandboxNotFound, Conflict for one that does not run."""
+
+    @abstractmethod
+    async def resume(self, sandbox_id: str) -> SandboxInfo:
+        """Running: no error. Raises SandboxNotFound, Conflict for one that is not paused."""
+
+
+class Snapshots(ABC):
+    """Can keep the files of a sandbox as they are at a moment. `SandboxSpec.snapshot` begins with one."""
+
+    @abstractmethod
+    async def create_snapshot(
+        self, sandbox_id: str, *, name: str | None, description: str, hidden: bool = False
+    ) -> SnapshotInfo:
+        """Of a sandbox in any state that has files; a running one stands still for the moment it takes.
+
+        A `hidden` one is not listed and has no place in the tree of parents: for copies.
+
+        Raises SandboxNotFound, Conflict for a taken name, DiskFull.
+        """
+
+    @abstractmethod
+    async def list_snapshots(self, sandbox_id: str | None = None) -> Sequence[SnapshotInfo]:
+        """Those taken of a sandbox, there or gone, or all; newest first."""
+
+    @abstractmethod
+    async def find_snapshot(self, id_or_name: str) -> SnapshotInfo:
+        """Raises SnapshotNotFound."""
+
+    @abstractmethod
+    async def delete_snapshot(self, snapshot_id: str) -> None:
+        """Its children get its parent. What others were made from stays on disk until they are gone.
+
+        Raises SnapshotNotFound.
+        """
+
+    @abstractmethod
+    async def restore_snapshot(self, sandbox_id: str, snapshot_id: str) -> SandboxInfo:
+        """Bring the files of a sandbox, under the same id, to exactly what they were; it runs afterwards if it ran.
+
+        Raises SandboxNotFound, SnapshotNotFound, Conflict for a snapshot of another template.
+        """
+
+
+class Archivable(ABC):
+    """Can put a sandbox into compressed cold storage; `start` brings it back."""
+
+    @abstractmethod
+    async def archive(self, sandbox_id: str, *, key: bytes | None = None) -> SandboxInfo:
+        """Stop it and store it; its files take no other room afterwards. Archived: no error.
+
+        Raises SandboxNotFound, Conflict, DiskFull.
+        """
+
+
+class Portable(ABC):
+    """Can write a sandbox's state as one file, and make a sandbox from it."""
+
+    @abstractmethod
+    async def export_state(
+        self, sandbox_id: str, target: BinaryIO, *, key: bytes | None, on_progress: Callable[[int], None] | None
+    ) -> None:
+        """Write to `target` in a thread. `on_progress` gets the bytes of content so far.
+
+        Raises SandboxNotFound, Conflict, DiskFull, and what `target` raises.
+        """
+
+    @abstractmethod
+    async def import_state(
+        self, source: BinaryIO, spec: SandboxSpec, *, key: bytes | None, on_progress: Callable[[int], None] | None
+    ) -> SandboxInfo:
+        """Make a sandbox from what `source` gives; what `spec` leaves open is the file's.
+
+        Raises Corrupted for a file that is damaged or cut short, Unauthenticated for the wrong key,
+        TemplateNotFound; nothing is left then.
+        """
+
+
+class Volumes(ABC):
+    """Can keep directories that sandboxes share."""
+
+    @abstractmethod
+    async def create_volume(self, name: str, *, size: int | None, temporary: bool) -> VolumeInfo:
+        """Raises Conflict for a taken name, Unsupported for a size that cannot be enforced."""
+
+    @abstractmethod
+    async def get_volume(self, name: str) -> VolumeInfo:
+        """Raises VolumeNotFound."""
+
+    @abstractmethod
+    async def list_volumes(self) -> Sequence[VolumeInfo]:
+        """By name."""
+
+    @abstractmethod
+    async def delete_volume(self, name: str) -> None:
+        """Raises VolumeNotFound, Conflict while a sandbox has it."""
+
+
+CAPABILITIES: dict[str, type] = {
+    "deadlines": Deadlines,
+    "leases": Leases,
+    "resizable": Resizable,
+    "stoppable": Stoppable,
+    "pausable": Pausable,
+    "snapshots": Snapshots,
+    "archivable": Archivable,
+    "portable": Portable,
+    "volumes": Volumes,
+}
 
 
 def capabilities(provider: Provider) -> frozenset[str]:

@@ -129,19 +129,19 @@ def check_resources(resources: ResourceOptions | None, bounds: Limits | None = N
             near = difflib.get_close_matches(str(name), known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"one of {', '.join(known)}"
             raise InvalidArgument(f"there is no resource {name!r}", hint=hint)
-    for name in ("disk", "gpu"):
-        if given.get(name) is not None:
-            raise Unsupported(f"a limit on {name} is not supported yet", option=f"resources.{name}")
-    cpu, memory, pids = given.get("cpu"), given.get("memory"), given.get("pids")
+    if given.get("gpu") is not None:
+        raise Unsupported("no provider offers GPUs yet", option="resources.gpu")
+    cpu, memory, disk, pids = given.get("cpu"), given.get("memory"), given.get("disk"), given.get("pids")
     if isinstance(cpu, str):
         raise InvalidArgument(f"cpu must be a number of cores, not {cpu!r}")
     if isinstance(pids, str | float):
         raise InvalidArgument(f"pids must be a whole number, not {pids!r}")
-    if isinstance(memory, float):
-        raise InvalidArgument(f"memory must be bytes or text such as '2GB', not {memory!r}")
+    if isinstance(memory, float) or isinstance(disk, float):
+        raise InvalidArgument("memory and disk must be bytes or text such as '2GB', not a fraction")
     return Resources(
         cpu=None if cpu is None else _at_most(check_seconds(cpu, "cpu"), bounds.max_cpu, "cores of CPU"),
         memory=None if memory is None else _at_most(parse_size(memory, "memory"), bounds.max_memory, "bytes of memory"),
+        disk=None if disk is None else _at_most(parse_size(disk, "disk"), bounds.max_disk, "bytes of disk"),
         pids=None if pids is None else _at_most(parse_size(pids, "pids"), bounds.max_pids, "processes"),
     )
 

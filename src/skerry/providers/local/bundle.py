@@ -62,9 +62,10 @@ def _mounts(memory: int) -> list[dict[str, object]]:
     ]
 
 
-def binds() -> list[tuple[str, str]]:
+def binds(record: Record) -> list[tuple[str, str]]:
     """What the launcher binds read-only into the root, as (path inside, source on this machine)."""
-    return [*((path, path) for path in hostlayer.mounts()), (AGENT, binary("agent"))]
+    system = hostlayer.mounts() if record.host else []
+    return [*((path, path) for path in system), (AGENT, binary("agent"))]
 
 
 def configuration(record: Record, root: Path, runtime: str) -> dict[str, object]:

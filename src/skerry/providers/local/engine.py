@@ -3,6 +3,7 @@
 A sandbox's lock is held for every change of it. Its folder decides what it is:
 
     no record, lock free         who made or removed it died at it    swept
+    pending, lock free           who changed it died at it            finished or undone: see `recovery`
     running, first process gone  its lifetime or its lease ended      swept
                                  otherwise                            failed: its files stay until it is destroyed
 """
@@ -14,7 +15,8 @@ import secrets
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from skerry.core.config import home, limits
@@ -28,12 +30,14 @@ from skerry.core.errors import (
     Unsupported,
 )
 from skerry.core.models import Event, Resources, SandboxInfo, SandboxSpec, State, Usage
-from skerry.providers.local import hostlayer, launch, network
+from skerry.providers.local import launch, network
 from skerry.providers.local import record as records
+from skerry.providers.local.bases import Base, find_base
 from skerry.providers.local.cgroup import Cgroups
 from skerry.providers.local.host import ProcessId, boot_id, boottime, require_root, runtime
 from skerry.providers.local.locks import FileLock
 from skerry.providers.local.record import Record
+from skerry.providers.local.storage import Storage, open_storage
 from skerry.providers.local.store import KeyTaken, Store, new_id
 
 KILL_TIMEOUT = 10.0
@@ -46,13 +50,26 @@ class Engine:
     def __init__(self, directory: Path | None = None) -> None:
         require_root()
         self.store = Store(directory or home())
+        self._storage: Storage | None = None
         self.cgroups = Cgroups.detect()
         self._ready = threading.Lock()  # protects the one-time preparation
         self._prepared = False
+        self.recovery: dict[str, Callable[[Record], Record]] = {}
+        """For each kind of pending change what finishes or undoes it when whoever made it has died at it.
+
+        Called with the lock held; the record returned is saved as no longer pending.
+        """
         self._cpu_seen: dict[str, tuple[float, float]] = {}
         self._connections: dict[str, launch.Started] = {}
         """From making sandboxes: the first to dial one takes over its connection, which saves opening another."""
         weakref.finalize(self, _close, self._connections)
+
+    @property
+    def storage(self) -> Storage:
+        """Where the files of the sandboxes are. Raises ProviderUnavailable, Corrupted."""
+        if self._storage is None:
+            self._storage = open_storage(self.store.home)
+        return self._storage
 
     def prepare(self) -> None:
         """Once a process: the directories are there, and what dead processes left is swept."""
@@ -68,18 +85,21 @@ class Engine:
         """Make a sandbox and wait for its agent. On any failure nothing of it is left."""
         which = runtime()
         launch.check_binaries()
-        granted = self._grant(spec)
         self.prepare()
+        granted = self.grant(spec)
+        record = self._new_record(spec, granted, which[0], find_base(self.store, spec.template))
         while True:
             if spec.idempotency_key is not None and (known := self._known(spec)):
                 return known
             try:
-                record, lock = self.store.add(self._new_record(spec, granted, which[0]))
+                record, lock = self.store.add(record)
                 break
             except KeyTaken:
                 continue  # by a create at the same time: its sandbox is the answer
         try:
-            return self._bring_up(record, which, lock)
+            record = self.bring_up(record, lock)
+            self.save(record, ("created", record.created_at), ("ready", time.time()))
+            return record
         except BaseException:
             self._tear_down(record)
             raise
@@ -87,33 +107,104 @@ class Engine:
             lock.release()
 
     @staticmethod
-    def _new_record(spec: SandboxSpec, granted: Resources, runtime: str) -> Record:
-        now = time.time()
+    def _new_record(spec: SandboxSpec, granted: Resources, runtime: str, base: Base) -> Record:
         return Record(
             id=new_id(),
             state=State.CREATING,
             spec=spec,
             limits=granted,
             token=secrets.token_hex(16),
-            created_at=now,
+            created_at=time.time(),
+            user=spec.user or base.user,
+            workdir=spec.workdir or base.workdir,
+            ports=base.ports,
+            base_env=base.env,
+            lowers=base.layers,
+            host=base.host,
             runtime=runtime,
-            expires_at=now + spec.timeout,
-            deadline=boottime() + spec.timeout,
-            boot=boot_id(),
         )
 
-    def _bring_up(self, record: Record, which: tuple[str, str], lock: FileLock) -> Record:
+    # -- what every change of a sandbox is made of; the caller holds its lock
+
+    def bring_up(self, record: Record, lock: FileLock) -> Record:
+        """Start a sandbox that has an id range and of which nothing runs; the record is the caller's to save.
+
+        Raises SandboxFailed, Timeout, DiskFull; what was started is then for `halt` to end.
+        """
         directory = self.store.directory(record.id)
-        layer = hostlayer.layer(self.store)
-        started = launch.start(record, directory, layer, which, self.cgroups, lock)
+        lifetime = record.spec.timeout
+        record = dataclasses.replace(
+            record, expires_at=time.time() + lifetime, deadline=boottime() + lifetime, boot=boot_id()
+        )
+        started = launch.start(record, directory, self._disk(record), runtime(), self.cgroups, lock)
         self._keep(record.id, started)
         record = dataclasses.replace(record, state=State.RUNNING, init=started.init, started_at=time.time())
         if record.spec.network == "open":
             assert record.slot is not None
             network.attach(record.slot, started.init.pid, self.cgroups.join_files(record.id))
-        records.log_events(directory, ("created", record.created_at), ("ready", time.time()))
+        return record
+
+    def upper(self, sandbox_id: str) -> Path:
+        """What a sandbox wrote."""
+        return self.storage.uppers / sandbox_id
+
+    def _disk(self, record: Record) -> launch.Disk:
+        upper = self.upper(record.id)
+        return launch.Disk(
+            lowers=tuple(self.store.home / layer for layer in record.lowers),
+            upper=upper,
+            make=lambda: self.make_upper(record),
+        )
+
+    def make_upper(self, record: Record) -> None:
+        """An empty writable layer, unless there is one. Raises DiskFull, OSError."""
+        upper = self.upper(record.id)
+        if upper.exists():
+            return
+        limit = record.limits.disk
+        self.storage.create(upper, None if limit is None else max(0, limit - record.inherited))
+        for name in ("u", "w"):
+            (upper / name).mkdir(mode=0o755)
+        upper.chmod(0o755)
+
+    @contextmanager
+    def changing(self, sandbox_id: str, operation: str, *allowed: State) -> Iterator[tuple[Record, FileLock]]:
+        """Hold the lock of a sandbox for a change that these states allow. Raises SandboxNotFound, Conflict."""
+        self.prepare()
+        self._current(sandbox_id)  # finishes or undoes what somebody died at
+        with self.store.lock(sandbox_id) as lock:
+            record = self.store.read(sandbox_id)
+            if record.state not in allowed:
+                raise Conflict(f"cannot {operation} sandbox {sandbox_id}: it is {record.state}")
+            yield record, lock
+
+    def begin(self, record: Record, pending: str, *, state: State | None = None, **data: str) -> Record:
+        """Note what is about to be done, so that it can be finished or undone should we die at it."""
+        changed = dataclasses.replace(record, state=state or record.state, pending=pending, pending_data=data)
+        return self.save(changed)
+
+    def save(self, record: Record, *events: tuple[str, float]) -> Record:
+        """Write the record, and the events that led to it."""
+        directory = self.store.directory(record.id)
+        if events:
+            records.log_events(directory, *events)
         records.write(directory, record)
         return record
+
+    def halt(self, record: Record) -> Record:
+        """End everything that runs of a sandbox and free its id range; its folder, files and record stay."""
+        if record.init is not None:
+            record.init.signal_kill()
+        self.cgroups.thaw(record.id)  # what is frozen does not die
+        if record.init is not None:
+            record.init.kill(KILL_TIMEOUT)
+        self.cgroups.remove(record.id, KILL_TIMEOUT)
+        if record.slot is not None and network.attached(record.slot):
+            network.detach(record.slot)
+        self._cpu_seen.pop(record.id, None)
+        self._close_connection(record.id)
+        launch.Layout(directory=self.store.directory(record.id)).clear()
+        return dataclasses.replace(self.store.release_slot(record), init=None, lease=None)
 
     def _keep(self, sandbox_id: str, started: launch.Started) -> None:
         self._connections[sandbox_id] = started
@@ -133,17 +224,13 @@ class Engine:
         """For a forked child: the connections are its parent's."""
         _close(self._connections)
 
-    def _grant(self, spec: SandboxSpec) -> Resources:
+    def grant(self, spec: SandboxSpec) -> Resources:
         """The limits a sandbox gets. Raises Unsupported, QuotaExceeded."""
         asked, allowed = spec.resources, limits()
         if asked.disk is not None:
-            raise Unsupported("the local provider cannot enforce a disk limit yet", option="resources.disk")
+            self.storage.require_limits("resources.disk")
         if asked.gpu is not None:
             raise Unsupported("the local provider has no GPUs", option="resources.gpu")
-        if spec.template != "host":
-            raise Unsupported(
-                f"the local provider has only the template 'host', not {spec.template!r}", option="template"
-            )
         if spec.isolation not in (None, "container"):
             raise Unsupported(f"the isolation level {spec.isolation!r} is not available here", option="isolation")
         if spec.network == "open":
@@ -151,6 +238,7 @@ class Engine:
         granted = Resources(
             cpu=asked.cpu if asked.cpu is not None else min(allowed.cpu, allowed.max_cpu),
             memory=asked.memory if asked.memory is not None else min(allowed.memory, allowed.max_memory),
+            disk=asked.disk if asked.disk is not None else self.storage.default_limit(),
             pids=asked.pids if asked.pids is not None else min(allowed.pids, allowed.max_pids),
         )
         check_limits(granted)
@@ -202,12 +290,17 @@ class Engine:
         if not sandbox_id.startswith("sb-") or "/" in sandbox_id:
             raise SandboxNotFound(f"there is no sandbox {sandbox_id!r}")
         record = self.store.read(sandbox_id)
-        if record.state is State.RUNNING and record.init is not None and record.init.alive() and not record.abandoned():
-            return record
-        if record.state is State.FAILED and not record.expired() and not record.abandoned():
-            return record
-        self._sweep_one(sandbox_id)
-        return self.store.read(sandbox_id)
+        if not self._settled(record):
+            self._sweep_one(sandbox_id)
+            record = self.store.read(sandbox_id)
+        return record
+
+    @staticmethod
+    def _settled(record: Record) -> bool:
+        """Whether it is what its record says, and nothing is due."""
+        if record.pending is not None or record.expired() or record.abandoned():
+            return False
+        return record.alive or record.state not in (State.RUNNING, State.PAUSED)
 
     def running(self, sandbox_id: str) -> Record:
         """The record of a sandbox that runs. Raises SandboxNotFound, SandboxStopped, SandboxFailed."""
@@ -231,6 +324,7 @@ class Engine:
             counters = self.cgroups.counters(sandbox_id)
         except FileNotFoundError:
             raise SandboxNotFound(f"sandbox {sandbox_id} has just ended") from None
+        used = self.storage.used(self.upper(sandbox_id))
         now = time.monotonic()
         started = record.started_at if record.started_at is not None else record.created_at
         seen, before = self._cpu_seen.get(sandbox_id, (now - max(0.001, time.time() - started), 0.0))
@@ -240,8 +334,8 @@ class Engine:
             cpu_seconds=counters.cpu_seconds,
             memory_used=counters.memory_used,
             memory_total=record.limits.memory,
-            disk_used=None,
-            disk_total=None,
+            disk_used=None if used is None else used + record.inherited,
+            disk_total=record.limits.disk,
             network_rx=0,
             network_tx=0,
             pids=counters.pids,
@@ -267,23 +361,19 @@ class Engine:
         self._update(sandbox_id, lease=ProcessId.mine() if held else None)
 
     def set_limits(self, sandbox_id: str, wanted: Resources) -> SandboxInfo:
-        if wanted.disk is not None or wanted.gpu is not None:
-            option = "disk" if wanted.disk is not None else "gpu"
-            raise Unsupported(f"the local provider cannot change {option!r}", option=option)
+        if wanted.gpu is not None:
+            raise Unsupported("the local provider has no GPUs", option="gpu")
+        if wanted.disk is not None:
+            self.storage.require_limits("disk")
         check_limits(wanted)
         self.cgroups.require(wanted)
         self.running(sandbox_id)
         with self.store.lock(sandbox_id):
             record = self.store.read(sandbox_id)
             self.cgroups.set_limits(sandbox_id, wanted)
-            merged = Resources(
-                cpu=wanted.cpu if wanted.cpu is not None else record.limits.cpu,
-                memory=wanted.memory if wanted.memory is not None else record.limits.memory,
-                pids=wanted.pids if wanted.pids is not None else record.limits.pids,
-            )
-            record = dataclasses.replace(record, limits=merged)
-            records.write(self.store.directory(sandbox_id), record)
-        return record.info()
+            if wanted.disk is not None:
+                self.storage.set_limit(self.upper(sandbox_id), max(0, wanted.disk - record.inherited))
+            return self.save(dataclasses.replace(record, limits=merge(record.limits, wanted))).info()
 
     # -- end
 
@@ -324,13 +414,8 @@ class Engine:
         """Kill every process, then remove every trace, in an order that lets the next sweep finish it after a crash."""
         # From here on it is gone for everybody: a folder without a record is finished by whoever finds it unlocked.
         records.remove(self.store.directory(record.id))
-        if record.init is not None:
-            record.init.kill(KILL_TIMEOUT)
-        self.cgroups.remove(record.id, KILL_TIMEOUT)
-        if record.slot is not None and network.attached(record.slot):
-            network.detach(record.slot)
-        self._cpu_seen.pop(record.id, None)
-        self._close_connection(record.id)
+        self.halt(record)
+        self.storage.remove(self.upper(record.id))
         self.store.forget(record)
 
     def sweep(self) -> Sequence[str]:
@@ -338,6 +423,7 @@ class Engine:
         self.store.prepare()
         swept = [sandbox_id for sandbox_id in list(self.store.ids()) if self._sweep_one(sandbox_id)]
         self.store.sweep_remains()
+        self.storage.sweep()
         self._sweep_homeless()
         network.tidy()
         return swept
@@ -376,11 +462,14 @@ class Engine:
         if record.expired() or record.abandoned():
             self._tear_down(record)
             return True
-        if record.state is State.RUNNING and (record.init is None or not record.init.alive()):
+        if record.pending is not None:
+            record = self.recovery[record.pending](record)
+            self.save(dataclasses.replace(record, pending=None, pending_data={}))
+            return False
+        if record.state in (State.RUNNING, State.PAUSED) and not record.alive:
             failed = dataclasses.replace(record, state=State.FAILED, reason="its first process was killed")
-            records.write(self.store.directory(sandbox_id), failed)
-            records.log_events(self.store.directory(sandbox_id), ("error", time.time()))
-            self.cgroups.remove(sandbox_id, KILL_TIMEOUT)
+            self.save(failed, ("error", time.time()))
+            self.save(self.halt(failed))
         return False
 
 
@@ -389,12 +478,19 @@ def _close(connections: dict[str, launch.Started]) -> None:
         connections.popitem()[1].connection.close()
 
 
+def merge(old: Resources, new: Resources) -> Resources:
+    """`old` with what `new` says."""
+    given = {name: value for name, value in dataclasses.asdict(new).items() if value is not None}
+    return dataclasses.replace(old, **given)
+
+
 def check_limits(wanted: Resources) -> None:
     """Raises QuotaExceeded for more than the configured maximum."""
     allowed = limits()
     for name, value, maximum in (
         ("cpu", wanted.cpu, allowed.max_cpu),
         ("memory", wanted.memory, allowed.max_memory),
+        ("disk", wanted.disk, allowed.max_disk),
         ("pids", wanted.pids, allowed.max_pids),
     ):
         if value is not None and value > maximum:

@@ -53,6 +53,17 @@ class ProcessId:
 
     def kill(self, timeout: float) -> bool:
         """SIGKILL it and wait until it is gone; whether it is."""
+        return self._end(signal.SIGKILL, timeout)
+
+    def signal_kill(self) -> None:
+        """SIGKILL it without waiting: one that is frozen dies when it is thawed."""
+        self._end(signal.SIGKILL, 0.0)
+
+    def wait(self, timeout: float) -> bool:
+        """Wait until it is gone; whether it is."""
+        return self._end(None, timeout)
+
+    def _end(self, with_signal: signal.Signals | None, timeout: float) -> bool:
         if self.boot != boot_id():
             return True
         try:
@@ -63,7 +74,8 @@ class ProcessId:
             seen = _look(self.pid)
             if seen is None or seen.start != self.start:
                 return True
-            signal.pidfd_send_signal(fd, signal.SIGKILL)
+            if with_signal is not None:
+                signal.pidfd_send_signal(fd, with_signal)
             poll = select.poll()
             poll.register(fd, select.POLLIN)
             return bool(poll.poll(timeout * 1000))
@@ -106,7 +118,7 @@ def program(name: str) -> str:
     return path
 
 
-PACKAGES = {"nft": "nftables", "rm": "coreutils"}
+PACKAGES = {"nft": "nftables", "rm": "coreutils", "cp": "coreutils", "mkfs.btrfs": "btrfs-progs"}
 
 
 @cache

@@ -6,9 +6,10 @@ import errno
 import json
 import os
 import select
+import shutil
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -21,7 +22,7 @@ from skerry.providers.local.bundle import binds, configuration, open_file_limit
 from skerry.providers.local.cgroup import Cgroups
 from skerry.providers.local.host import ProcessId, binary
 from skerry.providers.local.locks import FileLock
-from skerry.providers.local.record import Record
+from skerry.providers.local.record import Record, variables
 from skerry.providers.local.store import ROOT, USERNS, host_id
 from skerry.wire import Boot, Decoder, FrameError, Hello, Type, encode_frame
 
@@ -51,10 +52,6 @@ class Layout:
         return self.directory / "scratch"
 
     @property
-    def upper(self) -> Path:
-        return self.directory / "upper"
-
-    @property
     def bundle(self) -> Path:
         return self.directory / "bundle"
 
@@ -68,9 +65,29 @@ class Layout:
 
     def make(self, lowers: int) -> None:
         layers = [self.scratch / f"l{number}" for number in range(lowers)]
-        roots = (self.upper, self.upper / "u", self.upper / "w", self.scratch, *layers)
-        for path in (*roots, self.scratch / "u", self.bundle):
+        for path in (self.scratch, *layers, self.scratch / "u", self.bundle):
             path.mkdir(mode=0o755)
+
+    def clear(self) -> None:
+        """Remove what only a running sandbox needs. Raises OSError."""
+        for path in (self.socket, self.pid_file, self.log):
+            path.unlink(missing_ok=True)
+        for path in (self.scratch, self.bundle, self.directory / "runtime"):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Disk:
+    """What a sandbox's root is made of."""
+
+    lowers: tuple[Path, ...]
+    """Read-only layers, topmost first."""
+    upper: Path
+    """Holds u/, the writable layer, and w/, overlayfs's own."""
+    make: Callable[[], None]
+    """Makes the upper where it is not there yet; called while the launcher makes the namespaces."""
+    volumes: tuple[tuple[str, Path, bool], ...] = ()
+    """Each a path in the sandbox, a directory of this machine, and whether it is read-only."""
 
 
 @contextmanager
@@ -96,7 +113,7 @@ class Started:
 
 
 def start(
-    record: Record, directory: Path, layer: Path, runtime: tuple[str, str], cgroups: Cgroups, lock: FileLock
+    record: Record, directory: Path, disk: Disk, runtime: tuple[str, str], cgroups: Cgroups, lock: FileLock
 ) -> Started:
     """Bring the sandbox up; its agent has answered when this returns.
 
@@ -104,7 +121,7 @@ def start(
     """
     client = socket.socket(socket.AF_UNIX)
     try:
-        greeting = _launch(record, directory, layer, runtime, cgroups, lock, client)
+        greeting = _launch(record, directory, disk, runtime, cgroups, lock, client)
         layout = Layout(directory=directory)
         init = ProcessId.of(int(layout.pid_file.read_text()))
         if init is None:
@@ -118,7 +135,7 @@ def start(
 def _launch(
     record: Record,
     directory: Path,
-    layer: Path,
+    disk: Disk,
     runtime: tuple[str, str],
     cgroups: Cgroups,
     lock: FileLock,
@@ -133,10 +150,10 @@ def _launch(
             listener.bind(name)
             listener.listen(128)
             inherited = {listener.fileno(): 3, boot: 4, ready: _GO_FD, lock.fileno(): _LOCK_FD}
-            launcher = _spawn(_arguments(record, layout, layer, runtime, cgroups), inherited)
+            launcher = _spawn(_arguments(record, layout, disk, runtime, cgroups), inherited)
             try:
                 # Meanwhile the launcher makes the namespaces.
-                _prepare(record, layout, runtime, cgroups, boot)
+                _prepare(record, layout, disk, runtime, cgroups, boot)
                 os.write(go, b"!")
                 # The socket listens already: the greeting waits in it until the agent is there to read it.
                 client.connect(name)
@@ -154,10 +171,11 @@ def _launch(
     return greeting
 
 
-def _prepare(record: Record, layout: Layout, runtime: tuple[str, str], cgroups: Cgroups, boot: int) -> None:
+def _prepare(record: Record, layout: Layout, disk: Disk, runtime: tuple[str, str], cgroups: Cgroups, boot: int) -> None:
     """Everything the launcher and the runtime need to find. Raises DiskFull."""
     try:
-        layout.make(lowers=1)
+        layout.make(lowers=len(disk.lowers))
+        disk.make()
         (layout.bundle / "config.json").write_text(json.dumps(configuration(record, ROOT, runtime[0])))
         cgroups.create(record.id, record.limits)
     except OSError as error:
@@ -170,20 +188,19 @@ def _prepare(record: Record, layout: Layout, runtime: tuple[str, str], cgroups: 
 
 def _boot_frame(record: Record) -> bytes:
     """The agent's first message; it travels in memory: env and token are neither on disk nor in a command line."""
-    spec = record.spec
-    env = {**hostlayer.environment(), **spec.env}
+    env = {**hostlayer.environment(), **variables(record)}
     assert record.deadline is not None
     boot = Boot(
         token=bytes.fromhex(record.token),
         env=tuple(f"{name}={value}".encode("utf-8", "surrogateescape") for name, value in env.items()),
-        workdir=spec.workdir.encode(),
-        user=spec.user,
+        workdir=record.workdir.encode("utf-8", "surrogateescape"),
+        user=record.user,
         deadline_ms=max(1, int((record.deadline - time.clock_gettime(time.CLOCK_BOOTTIME)) * 1000)),
     )
     return encode_frame(0, Type.BOOT, boot.encode())
 
 
-def _arguments(record: Record, layout: Layout, layer: Path, runtime: tuple[str, str], cgroups: Cgroups) -> list[str]:
+def _arguments(record: Record, layout: Layout, disk: Disk, runtime: tuple[str, str], cgroups: Cgroups) -> list[str]:
     assert record.slot is not None and record.limits.pids is not None
     kind, path = runtime
     state = layout.directory / "runtime"
@@ -196,12 +213,16 @@ def _arguments(record: Record, layout: Layout, layer: Path, runtime: tuple[str, 
         f"files={open_file_limit(record.limits.pids)}",
         f"oom={cgroups.oom_file(record.id)}:5",
         f"go={_GO_FD}",
-        f"lower={layer}",
-        f"upper={layout.upper}",
+        *(f"lower={layer}" for layer in disk.lowers),
+        f"upper={disk.upper}",
         f"scratch={layout.scratch}",
         f"root={ROOT}",
         f"userns={USERNS}",
-        *(f"bind={path}:{source}" for path, source in binds()),
+        *(f"bind={path}:{source}" for path, source in binds(record)),
+        *(
+            f"volume={'ro' if fixed else 'rw'}:{len(os.fsencode(path))}:{path}:{source}"
+            for path, source, fixed in disk.volumes
+        ),
     ]
     if kind == "crun":
         launcher += [f"join={file}" for file in cgroups.join_files(record.id)]
@@ -212,7 +233,7 @@ def _arguments(record: Record, layout: Layout, layer: Path, runtime: tuple[str, 
     if kind == "crun":
         options.append("--cgroup-manager=disabled")
     run = ["run", "-d", "--preserve-fds", "3", "--pid-file", str(layout.pid_file), "-b", str(layout.bundle), record.id]
-    bound = f"{ROOT}{path}" if kind == "crun" and path.startswith("/usr/") else path
+    bound = f"{ROOT}{path}" if kind == "crun" and record.host and path.startswith("/usr/") else path
     return [*launcher, bound, *options, *run]
 
 

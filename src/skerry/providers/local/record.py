@@ -6,15 +6,15 @@ import dataclasses
 import json
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from skerry.core.errors import Corrupted
-from skerry.core.models import Event, Resources, SandboxInfo, SandboxSpec, State
+from skerry.core.models import Event, Resources, SandboxInfo, SandboxSpec, State, VolumeMount
 from skerry.providers.local.host import ProcessId, boot_id, boottime
 
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,10 +27,30 @@ class Record:
     limits: Resources
     token: str
     created_at: float
+    user: str = "user"
+    workdir: str = "/workspace"
+    ports: tuple[int, ...] = ()
+    base_env: dict[str, str] = field(default_factory=dict)
+    """The template's variables, and those of the snapshot it was made from."""
+    env: dict[str, str] | None = None
+    """All variables but secrets as they were when it last stopped; None: those it was created with."""
+    lowers: tuple[str, ...] = ()
+    """The read-only layers under its own, topmost first, relative to SKERRY_HOME."""
+    host: bool = True
+    """Whether this machine's /usr is bound into it."""
+    inherited: int = 0
+    """Bytes in the layers of snapshots it was made from: they count against its disk limit."""
+    snapshot: str | None = None
+    """The snapshot its own layer was last equal to."""
+    pending: str | None = None
+    """A change under way. Whoever finds it with nobody at work finishes or undoes it: see `recovery`."""
+    pending_data: dict[str, str] = field(default_factory=dict)
     slot: int | None = None
     runtime: str = ""
     init: ProcessId | None = None
     started_at: float | None = None
+    stopped_at: float | None = None
+    last_active_at: float | None = None
     expires_at: float | None = None
     deadline: float | None = None
     """The end on the boot clock of `boot`, which no change of the wall clock moves."""
@@ -38,7 +58,14 @@ class Record:
     lease: ProcessId | None = None
     reason: str | None = None
 
+    @property
+    def alive(self) -> bool:
+        return self.init is not None and self.init.alive()
+
     def expired(self) -> bool:
+        """Whether its lifetime is over. One that is stopped or archived does not age."""
+        if self.state in (State.STOPPED, State.ARCHIVED):
+            return False
         if self.deadline is not None and self.boot == boot_id():
             return boottime() >= self.deadline - 0.05
         return self.expires_at is not None and time.time() >= self.expires_at
@@ -56,20 +83,23 @@ class Record:
             state=self.state,
             created_at=self.created_at,
             started_at=self.started_at,
-            last_active_at=None,
+            last_active_at=self.last_active_at,
             expires_at=self.expires_at,
             resources=self.limits,
             template=spec.template,
             isolation="container",
             network=spec.network,
-            user=spec.user,
-            workdir=spec.workdir,
+            user=self.user,
+            workdir=self.workdir,
             purpose=spec.purpose,
             metadata=dict(spec.metadata),
             labels=dict(spec.labels),
-            env_names=tuple(spec.env),
+            env_names=tuple({**spec.env, **spec.secrets}),
             leased_to=self.lease.pid if self.lease else None,
             reason=self.reason,
+            snapshot=self.snapshot,
+            volumes=spec.volumes,
+            ports=self.ports,
         )
 
 
@@ -121,6 +151,7 @@ def _parse(data: dict[str, Any]) -> Record:
         raise ValueError("it has another version")
     spec = dict(data["spec"])
     spec["resources"] = Resources(**spec["resources"])
+    spec["volumes"] = tuple(VolumeMount(**mount) for mount in spec["volumes"])
     return Record(
         **{
             **data,
@@ -129,8 +160,17 @@ def _parse(data: dict[str, Any]) -> Record:
             "limits": Resources(**data["limits"]),
             "init": _process(data["init"]),
             "lease": _process(data["lease"]),
+            "ports": tuple(data["ports"]),
+            "lowers": tuple(data["lowers"]),
         }
     )
+
+
+def variables(record: Record) -> dict[str, str]:
+    """What the commands of a sandbox find in their environment when it starts."""
+    if record.env is not None:
+        return {**record.env, **record.spec.secrets}
+    return {**record.base_env, **record.spec.env, **record.spec.secrets}
 
 
 def log_events(directory: Path, *events: tuple[str, float]) -> None:

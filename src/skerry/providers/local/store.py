@@ -1,10 +1,13 @@
 """Where sandboxes are kept: one folder each under SKERRY_HOME, their names, and the host's id ranges.
 
-    SKERRY_HOME/sandboxes/ID/   record.json lock agent.sock events.jsonl upper/ scratch/ bundle/ runtime/
+    SKERRY_HOME/sandboxes/ID/   record.json lock events.jsonl, and while it runs agent.sock scratch/ bundle/ runtime/
     SKERRY_HOME/names/NAME      a link to the id that has the name
     SKERRY_HOME/keys/HASH       a link to the id made under an idempotency key
     SKERRY_HOME/trash/          folders on their way out
     SKERRY_HOME/templates/      read-only layers
+    SKERRY_HOME/snapshots/      a record of each snapshot, and the lock of them all
+    SKERRY_HOME/volumes/        a record of each volume, and the lock of them all
+    SKERRY_HOME/pool/           what sandboxes wrote: see storage.py
     /run/skerry/slots/N         a link to the folder that uses id range N, for the whole machine
 
 A folder appears under its id by one rename, locked; its record is written when the sandbox runs. So whoever sees a
@@ -19,15 +22,14 @@ import hashlib
 import os
 import random
 import secrets
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 from skerry.core.errors import Conflict, DiskFull, ProviderUnavailable, QuotaExceeded, SandboxNotFound
 from skerry.providers.local import record as records
-from skerry.providers.local.host import program
 from skerry.providers.local.locks import FileLock
 from skerry.providers.local.record import Record
+from skerry.providers.local.storage import remove_tree
 
 SLOTS = 4095
 FIRST_ID = 0x7000_0000
@@ -65,6 +67,8 @@ class Store:
         self.keys = home / "keys"
         self.trash = home / "trash"
         self.templates = home / "templates"
+        self.snapshots = home / "snapshots"
+        self.volumes = home / "volumes"
         self.slots = run / "slots"
         self._allocation = run / "lock"
 
@@ -76,7 +80,16 @@ class Store:
             for path in (RUN, ROOT):
                 path.mkdir(mode=0o755, exist_ok=True)
             USERNS.touch()
-            for path in (self.sandboxes, self.names, self.keys, self.trash, self.templates, self.slots):
+            for path in (
+                self.sandboxes,
+                self.names,
+                self.keys,
+                self.trash,
+                self.templates,
+                self.snapshots,
+                self.volumes,
+                self.slots,
+            ):
                 path.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -164,7 +177,7 @@ class Store:
             except BaseException as error:
                 if lock is not None:
                     lock.release()
-                self._remove_tree(fresh)
+                remove_tree(fresh)
                 if record.slot is not None:
                     (self.slots / str(record.slot)).unlink(missing_ok=True)
                 if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -192,6 +205,18 @@ class Store:
             return dataclasses.replace(record, slot=slot)
         raise QuotaExceeded(f"all {SLOTS} id ranges of this machine are in use", hint="destroy some sandboxes")
 
+    def take_slot(self, record: Record) -> Record:
+        """Give a sandbox that starts again an id range; it need not be the one it had. Raises QuotaExceeded."""
+        with self.allocation():
+            return self._take_slot(record)
+
+    def release_slot(self, record: Record) -> Record:
+        """Give the id range of a sandbox of which nothing runs to others."""
+        if record.slot is not None:
+            with self.allocation():
+                self._unlink_if(self.slots / str(record.slot), str(self.directory(record.id)))
+        return dataclasses.replace(record, slot=None)
+
     def forget(self, record: Record) -> None:
         """Take away the folder, names and slot of a sandbox of which nothing runs any more."""
         directory = self.directory(record.id)
@@ -200,7 +225,7 @@ class Store:
             directory.rename(gone)
         except FileNotFoundError:
             pass
-        self._remove_tree(gone)
+        remove_tree(gone)
         with self.allocation():
             for link in self._links(record):
                 self._unlink_if(link, record.id)
@@ -212,26 +237,13 @@ class Store:
         if _target(link) == target:
             link.unlink(missing_ok=True)
 
-    def _remove_tree(self, path: Path) -> None:
-        """Delete a tree a sandbox may have written: any depth, any names, links never followed. Raises OSError."""
-        if not path.exists():
-            return
-        done = subprocess.run(
-            [program("rm"), "-rf", "--one-file-system", "--", str(path)],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-        )
-        if done.returncode != 0 and path.exists():
-            raise OSError(errno.EIO, f"cannot remove {path}: {done.stderr.strip()[:300]}")
-
     def sweep_remains(self) -> None:
         """Remove what a crash left outside of any sandbox's folder."""
         for path in self.trash.iterdir():
-            self._remove_tree(path)
+            remove_tree(path)
         with self.allocation():
             for path in self.sandboxes.glob(".new-*"):
-                self._remove_tree(path)  # its maker held this lock, so it is dead
+                remove_tree(path)  # its maker held this lock, so it is dead
             for directory in (self.names, self.keys):
                 for link in directory.iterdir():
                     if self.holder_of(link) is None:
