@@ -221,13 +221,13 @@ def works(agent: Agent) -> bool:
 
 def test_the_deadline_of_boot_ends_the_agent(make_agent: Callable[..., Agent]) -> None:
     begin = time.monotonic()
-    agent = make_agent(deadline_ms=400)
+    agent = make_agent(deadline_ms=1500)
     marker = f"9{time.monotonic_ns() % 10**8}"
     connection = agent.connect()
     connection.start("/bin/sh", "-c", f"setsid sleep {marker} & sleep {marker}")
-    assert 0 < connection.ask(wire.Life(), wire.LifeReply).remaining_ms <= 400
-    assert agent.process.wait(10) == 0
-    assert 0.3 < time.monotonic() - begin < 3
+    assert 0 < connection.ask(wire.Life(), wire.LifeReply).remaining_ms <= 1500
+    assert agent.process.wait(20) == 0
+    assert time.monotonic() - begin > 1.4
     assert pids_with(marker) == []
 
 
