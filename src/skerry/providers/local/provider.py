@@ -13,8 +13,8 @@ import anyio
 from anyio.abc import UNIXSocketStream
 
 from skerry.core.errors import ConnectionLost, Unsupported
-from skerry.core.models import Event, Resources, SandboxInfo, SandboxSpec, Usage
-from skerry.core.provider import AGENT_PORT, Channel, Deadlines, Leases, Provider, Resizable
+from skerry.core.models import Changes, Event, Resources, SandboxInfo, SandboxSpec, Usage
+from skerry.core.provider import AGENT_PORT, Channel, Deadlines, Leases, Pausable, Provider, Resizable, Stoppable
 from skerry.providers.local.engine import Engine
 from skerry.providers.local.launch import address
 from skerry.providers.local.record import Record
@@ -23,15 +23,13 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class LocalProvider(Provider, Deadlines, Leases, Resizable):
+class LocalProvider(Provider, Deadlines, Leases, Resizable, Stoppable, Pausable):
     """Sandboxes on this Linux machine, each in namespaces of its own under crun or runc."""
 
     name = "local"
 
     def __init__(self, engine: Engine | None = None) -> None:
         self.engine = engine or Engine()
-        self._tokens: dict[str, str] = {}
-        """Of the sandboxes used by this process; saves reading their records."""
         self._make_threads()
         os.register_at_fork(after_in_child=self._start_anew)
 
@@ -57,7 +55,6 @@ class LocalProvider(Provider, Deadlines, Leases, Resizable):
             for record in made:  # nobody will ever learn of it
                 await _to_the_end(self._working, partial(self.engine.destroy, record.id))
             raise
-        self._tokens[made[0].id] = made[0].token
         return made[0].info()
 
     async def get(self, sandbox_id: str) -> SandboxInfo:
@@ -70,7 +67,6 @@ class LocalProvider(Provider, Deadlines, Leases, Resizable):
         return await self._run(self.engine.list)
 
     async def destroy(self, sandbox_id: str) -> None:
-        self._tokens.pop(sandbox_id, None)
         await self._run(self.engine.destroy, sandbox_id)
 
     async def dial(self, sandbox_id: str, port: int = AGENT_PORT) -> Channel:
@@ -80,15 +76,13 @@ class LocalProvider(Provider, Deadlines, Leases, Resizable):
             started.connection.setblocking(False)
             ready = await UNIXSocketStream.from_socket(started.connection)
             return Channel(stream=ready, token=b"", greeting=started.greeting)
-        token = self._tokens.get(sandbox_id) or self.engine.running(sandbox_id).token
+        token = (await self._run(self.engine.running, sandbox_id)).token
         try:
             with address(self.engine.socket(sandbox_id)) as name:
                 stream = await anyio.connect_unix(name)
         except OSError as error:
-            self._tokens.pop(sandbox_id, None)
-            self.engine.running(sandbox_id)  # says what became of it, if it has ended
+            await self._run(self.engine.running, sandbox_id)  # says what became of it, if it has ended
             raise ConnectionLost(f"cannot reach the agent of sandbox {sandbox_id}: {error}") from error
-        self._tokens[sandbox_id] = token
         return Channel(stream=stream, token=bytes.fromhex(token))
 
     async def usage(self, sandbox_id: str) -> Usage:
@@ -108,6 +102,27 @@ class LocalProvider(Provider, Deadlines, Leases, Resizable):
 
     async def set_limits(self, sandbox_id: str, resources: Resources) -> SandboxInfo:
         return await self._run(self.engine.set_limits, sandbox_id, resources)
+
+    async def stop(self, sandbox_id: str, *, grace: float) -> SandboxInfo:
+        return await self._run(self.engine.lifecycle.stop, sandbox_id, grace)
+
+    async def start(self, sandbox_id: str) -> SandboxInfo:
+        return await self._run(self.engine.lifecycle.start, sandbox_id)
+
+    async def restart(self, sandbox_id: str, changes: Changes, *, grace: float) -> SandboxInfo:
+        return await self._run(self.engine.lifecycle.restart, sandbox_id, changes, grace)
+
+    async def reset(self, sandbox_id: str, *, hard: bool) -> SandboxInfo:
+        return await self._run(self.engine.lifecycle.reset, sandbox_id, hard=hard)
+
+    async def recover(self, sandbox_id: str) -> SandboxInfo:
+        return await self._run(self.engine.lifecycle.recover, sandbox_id)
+
+    async def pause(self, sandbox_id: str) -> SandboxInfo:
+        return await self._run(self.engine.lifecycle.pause, sandbox_id)
+
+    async def resume(self, sandbox_id: str) -> SandboxInfo:
+        return await self._run(self.engine.lifecycle.resume, sandbox_id)
 
 
 async def _to_the_end(threads: ThreadPoolExecutor, work: Callable[[], T]) -> T:

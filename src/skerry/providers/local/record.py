@@ -63,8 +63,8 @@ class Record:
         return self.init is not None and self.init.alive()
 
     def expired(self) -> bool:
-        """Whether its lifetime is over. One that is stopped or archived does not age."""
-        if self.state in (State.STOPPED, State.ARCHIVED):
+        """Whether its lifetime is over. One that is stopped or archived, or on its way from or to it, does not age."""
+        if self.state in (State.STOPPING, State.STOPPED, State.ARCHIVED, State.RESTORING):
             return False
         if self.deadline is not None and self.boot == boot_id():
             return boottime() >= self.deadline - 0.05
@@ -82,7 +82,7 @@ class Record:
             provider="local",
             state=self.state,
             created_at=self.created_at,
-            started_at=self.started_at,
+            started_at=self.started_at if self.init is not None else None,
             last_active_at=self.last_active_at,
             expires_at=self.expires_at,
             resources=self.limits,
