@@ -20,6 +20,7 @@ from skerry.cli import (
     ports,
     processes,
     sandboxes,
+    snapshots,
     terminals,
     watch,
 )
@@ -72,6 +73,9 @@ app.command(rich_help_panel="Files")(files.cat)
 app.command(rich_help_panel="Files")(copying.cp)
 app.command(rich_help_panel="Files")(editing.edit)
 app.command(rich_help_panel="Files")(watch.watch)
+app.add_typer(snapshots.app, name="snapshot", rich_help_panel="Keeping")
+app.command(rich_help_panel="Keeping")(snapshots.clone)
+app.command(rich_help_panel="Keeping")(snapshots.fork)
 app.command(rich_help_panel="Network")(ports.port)
 app.command(rich_help_panel="Looking")(looking.usage)
 app.command(rich_help_panel="Looking")(looking.events)

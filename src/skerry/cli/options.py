@@ -32,6 +32,10 @@ Lifetime = Annotated[float | None, typer.Option("--lifetime", metavar="S", help=
 Memory = Annotated[str | None, typer.Option("--memory", "-m", metavar="SIZE", help="Such as 512MB or 2GiB.")]
 Cpu = Annotated[float | None, typer.Option("--cpu", metavar="CORES", help="CPU cores, such as 0.5 or 2.")]
 Pids = Annotated[int | None, typer.Option("--pids", metavar="N", help="The most processes and threads at once.")]
+Disk = Annotated[str | None, typer.Option("--disk", metavar="SIZE", help="What it may write, such as 500MB or 5GB.")]
+Snapshot = Annotated[
+    str | None, typer.Option("--snapshot", metavar="SNAPSHOT", help="Begin with this one, by its id or name.")
+]
 NetworkOption = Annotated[Network, typer.Option("--network", help="'open' lets it out to the network.")]
 User = Annotated[str | None, typer.Option("--user", "-u", metavar="USER", help="The sandbox's user to run as.")]
 Sudo = Annotated[bool, typer.Option("--sudo", help="Run as the sandbox's own root.")]

@@ -27,9 +27,11 @@ def create(
     memory: options.Memory = None,
     cpu: options.Cpu = None,
     pids: options.Pids = None,
+    disk: options.Disk = None,
     network: options.NetworkOption = Network.NONE,
     user: options.User = None,
     workdir: options.Workdir = None,
+    snapshot: options.Snapshot = None,
     output: options.Output = Format.TEXT,
 ) -> None:
     """Create a sandbox and print its id. It lives until `skerry rm` or the end of its lifetime.
@@ -37,6 +39,7 @@ def create(
     \b
     Example:
       skerry create --name my-box --memory 1GB --lifetime 600
+      skerry create --snapshot before-upgrade
     """
 
     async def work() -> None:
@@ -46,10 +49,11 @@ def create(
             name=name,
             env=parse_env(env),
             timeout=lifetime,
-            resources=resources(memory=memory, cpu=cpu, pids=pids),
+            resources=resources(memory=memory, cpu=cpu, pids=pids, disk=disk),
             network=network.value,
             user=user,
             workdir=workdir,
+            snapshot=snapshot,
         )
         try:
             if output is Format.JSON:
@@ -226,12 +230,17 @@ async def connect(name: str) -> AsyncIterator[AsyncSandbox]:
         await sandbox.close()
 
 
-def resources(*, memory: str | None, cpu: float | None, pids: int | None) -> Resources:
+def resources(*, memory: str | None, cpu: float | None, pids: int | None, disk: str | None = None) -> Resources:
     """Raises InvalidArgument."""
     from skerry.core.config import parse_size
     from skerry.core.models import Resources
 
-    return Resources(memory=None if memory is None else parse_size(memory, "--memory"), cpu=cpu, pids=pids)
+    return Resources(
+        memory=None if memory is None else parse_size(memory, "--memory"),
+        disk=None if disk is None else parse_size(disk, "--disk"),
+        cpu=cpu,
+        pids=pids,
+    )
 
 
 async def _list() -> list[SandboxInfo]:

@@ -5,12 +5,15 @@ from skerry.sdk._sync import (
     Env,
     ExecStream,
     Files,
+    ForkResult,
     Forward,
     Git,
     Ports,
     Process,
     Processes,
     Sandbox,
+    SandboxSnapshots,
+    Snapshots,
     Terminal,
     Terminals,
     TerminalStream,
@@ -29,8 +32,9 @@ from skerry.sdk.output import OutputChunk, ProcessOutput, TerminalChunk, Termina
 from skerry.sdk.ports import AsyncConnection, AsyncForward, AsyncPorts
 from skerry.sdk.process import AsyncProcess
 from skerry.sdk.processes import AsyncProcesses
-from skerry.sdk.sandbox import AsyncSandbox
+from skerry.sdk.sandbox import AsyncForkResult, AsyncSandbox
 from skerry.sdk.search import Replacement, SearchMatch, SearchResult
+from skerry.sdk.snapshots import AsyncSandboxSnapshots, AsyncSnapshots, SnapshotNode
 from skerry.sdk.terminal import AsyncTerminal
 from skerry.sdk.terminal_stream import AsyncTerminalStream
 from skerry.sdk.terminals import AsyncTerminals
@@ -44,12 +48,15 @@ __all__ = [
     "AsyncEnv",
     "AsyncExecStream",
     "AsyncFiles",
+    "AsyncForkResult",
     "AsyncForward",
     "AsyncGit",
     "AsyncPorts",
     "AsyncProcess",
     "AsyncProcesses",
     "AsyncSandbox",
+    "AsyncSandboxSnapshots",
+    "AsyncSnapshots",
     "AsyncTerminal",
     "AsyncTerminalStream",
     "AsyncTerminals",
@@ -60,6 +67,7 @@ __all__ = [
     "EventType",
     "ExecStream",
     "Files",
+    "ForkResult",
     "Forward",
     "Git",
     "GitBranch",
@@ -78,9 +86,12 @@ __all__ = [
     "Replacement",
     "Sandbox",
     "SandboxPage",
+    "SandboxSnapshots",
     "SandboxStatus",
     "SearchMatch",
     "SearchResult",
+    "SnapshotNode",
+    "Snapshots",
     "Terminal",
     "TerminalChunk",
     "TerminalOutput",

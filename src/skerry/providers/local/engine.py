@@ -41,11 +41,15 @@ from skerry.providers.local.lifecycle import Lifecycle
 from skerry.providers.local.limits import check_limits, merge
 from skerry.providers.local.locks import FileLock
 from skerry.providers.local.record import Record
+from skerry.providers.local.restoring import Restoring, restoring_trees
+from skerry.providers.local.snapshots import Snapshots, snapshots_in
 from skerry.providers.local.storage import Storage, open_storage
 from skerry.providers.local.store import KeyTaken, Store, new_id
 
 KILL_TIMEOUT = 10.0
 KEPT_CONNECTIONS = 64
+LEAST_ROOM = 1 << 20
+"""Bytes that a sandbox made from a snapshot can write at least."""
 
 
 class Engine:
@@ -67,6 +71,8 @@ class Engine:
         """Archives a stopped sandbox whose `auto_archive` is due; lock held, saves the record it returns."""
         self.unarchive_hook: Callable[[Record], Record] | None = None
         """Makes an archived sandbox a stopped one that has its files; lock held, saves the record it returns."""
+        self.snapshots = Snapshots(self)
+        self.restoring = Restoring(self)
         self._cpu_seen: dict[str, tuple[float, float]] = {}
         self._connections: dict[str, launch.Started] = {}
         """From starting sandboxes: the first to dial one takes over its connection, which saves opening another."""
@@ -96,7 +102,24 @@ class Engine:
         launch.check_binaries()
         self.prepare()
         granted = self.grant(spec)
-        record = self._new_record(spec, granted, which[0], find_base(self.store, spec.template))
+        if spec.secrets_of is not None:
+            theirs = self.store.read(spec.secrets_of).spec.secrets
+            spec = dataclasses.replace(spec, secrets={**theirs, **spec.secrets}, secrets_of=None)
+        with self._base(spec) as base:
+            _check_room(base, granted)
+            spec = dataclasses.replace(spec, template=base.template)
+            return self._create(spec, self._new_record(spec, granted, which[0], base))
+
+    @contextmanager
+    def _base(self, spec: SandboxSpec) -> Iterator[Base]:
+        """What it begins with, and that nobody removes meanwhile. Raises TemplateNotFound, SnapshotNotFound."""
+        if spec.snapshot is None:
+            yield find_base(self.store, spec.template)
+        else:
+            with self.snapshots.held(spec.snapshot) as kept:
+                yield self.snapshots.base(kept)
+
+    def _create(self, spec: SandboxSpec, record: Record) -> Record:
         while True:
             if spec.idempotency_key is not None and (known := self._known(spec)):
                 return known
@@ -130,6 +153,9 @@ class Engine:
             base_env=base.env,
             lowers=base.layers,
             host=base.host,
+            inherited=base.inherited,
+            seed=base.seed,
+            snapshot=base.snapshot,
             runtime=runtime,
         )
 
@@ -166,12 +192,15 @@ class Engine:
         )
 
     def make_upper(self, record: Record) -> None:
-        """An empty writable layer, unless there is one. Raises DiskFull, OSError."""
+        """The writable layer a sandbox begins with, unless there is one. Raises DiskFull, OSError."""
         upper = self.upper(record.id)
         if upper.exists():
             return
-        limit = record.limits.disk
-        self.storage.create(upper, None if limit is None else max(0, limit - record.inherited))
+        limit = upper_limit(record)
+        if record.seed is not None:
+            self.storage.copy(self.store.home / record.seed, upper, limit=limit)
+            return
+        self.storage.create(upper, limit)
         for name in ("u", "w"):
             (upper / name).mkdir(mode=0o755)
         upper.chmod(0o755)
@@ -464,14 +493,18 @@ class Engine:
         # From here on it is gone for everybody: a folder without a record is finished by whoever finds it unlocked.
         records.remove(self.store.directory(record.id))
         self.halt(record)
-        self.storage.remove(self.upper(record.id))
+        for tree in (self.upper(record.id), *restoring_trees(self.upper(record.id))):
+            self.storage.remove(tree)
         self.store.forget(record)
+        if used := snapshots_in((*record.lowers, *((record.seed,) if record.seed else ()))):
+            self.snapshots.let_go(used)
 
     def sweep(self) -> Sequence[str]:
         """Remove what nobody owns any more; the ids of the sandboxes removed."""
         self.store.prepare()
         swept = [sandbox_id for sandbox_id in list(self.store.ids()) if self._sweep_one(sandbox_id)]
         self.store.sweep_remains()
+        self.snapshots.sweep()
         self.storage.sweep()
         self._sweep_homeless()
         network.tidy()
@@ -538,3 +571,16 @@ class Engine:
 def _close(connections: dict[str, launch.Started]) -> None:
     while connections:
         connections.popitem()[1].connection.close()
+
+
+def upper_limit(record: Record) -> int | None:
+    """The most its own layer may hold."""
+    return None if record.limits.disk is None else max(0, record.limits.disk - record.inherited)
+
+
+def _check_room(base: Base, granted: Resources) -> None:
+    if granted.disk is not None and base.holds + LEAST_ROOM > granted.disk:
+        raise QuotaExceeded(
+            f"the snapshot holds {base.holds} bytes, which leaves no room under a disk limit of {granted.disk}",
+            hint="ask for a larger disk",
+        )

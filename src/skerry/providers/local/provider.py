@@ -13,9 +13,20 @@ import anyio
 from anyio.abc import UNIXSocketStream
 
 from skerry.core.errors import ConnectionLost, Unsupported
-from skerry.core.models import Changes, Event, Resources, SandboxInfo, SandboxSpec, Usage
-from skerry.core.provider import AGENT_PORT, Channel, Deadlines, Leases, Pausable, Provider, Resizable, Stoppable
+from skerry.core.models import Changes, Event, Resources, SandboxInfo, SandboxSpec, SnapshotInfo, Usage
+from skerry.core.provider import (
+    AGENT_PORT,
+    Channel,
+    Deadlines,
+    Leases,
+    Pausable,
+    Provider,
+    Resizable,
+    Snapshots,
+    Stoppable,
+)
 from skerry.providers.local.engine import Engine
+from skerry.providers.local.kept import Kept
 from skerry.providers.local.launch import address
 from skerry.providers.local.record import Record
 
@@ -23,7 +34,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class LocalProvider(Provider, Deadlines, Leases, Resizable, Stoppable, Pausable):
+class LocalProvider(Provider, Deadlines, Leases, Resizable, Stoppable, Pausable, Snapshots):
     """Sandboxes on this Linux machine, each in namespaces of its own under crun or runc."""
 
     name = "local"
@@ -123,6 +134,31 @@ class LocalProvider(Provider, Deadlines, Leases, Resizable, Stoppable, Pausable)
 
     async def resume(self, sandbox_id: str) -> SandboxInfo:
         return await self._run(self.engine.lifecycle.resume, sandbox_id)
+
+    async def create_snapshot(
+        self, sandbox_id: str, *, name: str | None, description: str, hidden: bool = False
+    ) -> SnapshotInfo:
+        take = partial(self.engine.snapshots.create, name=name, description=description, hidden=hidden)
+        made: list[Kept] = []
+        try:
+            await _to_the_end(self._working, lambda: made.append(take(sandbox_id)))
+        except asyncio.CancelledError:
+            for kept in made:  # nobody will ever learn of it
+                await self._run(self.engine.snapshots.delete, kept.id)
+            raise
+        return made[0].info()
+
+    async def list_snapshots(self, sandbox_id: str | None = None) -> Sequence[SnapshotInfo]:
+        return [kept.info() for kept in await self._run(self.engine.snapshots.list, sandbox_id)]
+
+    async def find_snapshot(self, id_or_name: str) -> SnapshotInfo:
+        return (await self._run(self.engine.snapshots.find, id_or_name)).info()
+
+    async def delete_snapshot(self, snapshot_id: str) -> None:
+        await self._run(self.engine.snapshots.delete, snapshot_id)
+
+    async def restore_snapshot(self, sandbox_id: str, snapshot_id: str) -> SandboxInfo:
+        return (await self._run(self.engine.restoring.restore, sandbox_id, snapshot_id)).info()
 
 
 async def _to_the_end(threads: ThreadPoolExecutor, work: Callable[[], T]) -> T:
