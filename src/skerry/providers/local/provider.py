@@ -13,8 +13,8 @@ import anyio
 from anyio.abc import UNIXSocketStream
 
 from skerry.core.errors import ConnectionLost, Unsupported
-from skerry.core.models import Event, Resources, SandboxInfo, SandboxSpec, Usage
-from skerry.core.provider import AGENT_PORT, Channel, Deadlines, Leases, Provider, Resizable
+from skerry.core.models import Event, Resources, SandboxInfo, SandboxSpec, Usage, VolumeInfo
+from skerry.core.provider import AGENT_PORT, Channel, Deadlines, Leases, Provider, Resizable, Volumes
 from skerry.providers.local.engine import Engine
 from skerry.providers.local.launch import address
 from skerry.providers.local.record import Record
@@ -23,7 +23,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class LocalProvider(Provider, Deadlines, Leases, Resizable):
+class LocalProvider(Provider, Deadlines, Leases, Resizable, Volumes):
     """Sandboxes on this Linux machine, each in namespaces of its own under crun or runc."""
 
     name = "local"
@@ -108,6 +108,18 @@ class LocalProvider(Provider, Deadlines, Leases, Resizable):
 
     async def set_limits(self, sandbox_id: str, resources: Resources) -> SandboxInfo:
         return await self._run(self.engine.set_limits, sandbox_id, resources)
+
+    async def create_volume(self, name: str, *, size: int | None, temporary: bool) -> VolumeInfo:
+        return await self._run(self.engine.volumes.create, name, size=size, temporary=temporary)
+
+    async def get_volume(self, name: str) -> VolumeInfo:
+        return await self._run(self.engine.volumes.get, name)
+
+    async def list_volumes(self) -> Sequence[VolumeInfo]:
+        return await self._run(self.engine.volumes.list)
+
+    async def delete_volume(self, name: str) -> None:
+        await self._run(self.engine.volumes.delete, name)
 
 
 async def _to_the_end(threads: ThreadPoolExecutor, work: Callable[[], T]) -> T:

@@ -13,6 +13,7 @@ be had: snapshots are copies there, and nothing can limit a tree's size. The fir
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import re
 import shutil
@@ -23,7 +24,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from skerry.core.config import limits, parse_size
-from skerry.core.errors import Corrupted, DiskFull, InvalidArgument, ProviderUnavailable, Unsupported
+from skerry.core.errors import (
+    Corrupted,
+    DiskFull,
+    InvalidArgument,
+    ProviderUnavailable,
+    SkerryError,
+    Unsupported,
+)
 from skerry.core.models import SnapshotKind
 from skerry.providers.local import btrfs
 from skerry.providers.local.host import program
@@ -33,6 +41,11 @@ KINDS = ("pool", "btrfs", "directory")
 _LEAST_POOL = 256 << 20
 # The account of what a tree holds is as old as the last commit: 5 s at most. Deleted files give their space back.
 _MOUNT_OPTIONS = "loop,noatime,commit=5,discard=async"
+_RESERVE = 16 << 20
+"""Of the disk under a pool: when that is full, the pool fails as a whole, so nothing new begins near the end."""
+_SWEEP_EVERY = 64
+_SWEEP_MOST = 256
+_LOOK_AT_KERNEL_LOG = "`dmesg` says why"
 
 
 class Storage(ABC):
@@ -49,10 +62,28 @@ class Storage(ABC):
         self.kept = self.root / "snapshots"
         self.volumes = self.root / "volumes"
 
+    def lock(self) -> FileLock:
+        """Protects the choice of a storage, the making of it, mounting and unmounting."""
+        return FileLock(self.home / "pool.lock")
+
     def prepare(self) -> None:
-        """Make it usable; quick when it is. Raises ProviderUnavailable, Corrupted, DiskFull."""
-        for path in (self.root, self.uppers, self.kept, self.volumes):
-            path.mkdir(mode=0o700, exist_ok=True)
+        """Make it usable if it is not: cheap enough for every use. Raises ProviderUnavailable, Corrupted, DiskFull."""
+        if not self.ready():
+            with self.lock():
+                self.make_ready()
+
+    def ready(self) -> bool:
+        """Whether it can be used as it is. Raises ProviderUnavailable, Corrupted."""
+        return self.volumes.is_dir()
+
+    def make_ready(self) -> None:
+        """Make it usable; the caller holds the lock. Raises as `prepare` does."""
+        with typed_errors(self.home):
+            for path in (self.root, *self._directories()):
+                path.mkdir(mode=0o700, exist_ok=True)
+
+    def _directories(self) -> tuple[Path, ...]:
+        return (self.uppers, self.kept, self.volumes)  # the last one tells that all are there
 
     @abstractmethod
     def require_limits(self, option: str) -> None:
@@ -96,10 +127,10 @@ class BtrfsStorage(Storage):
         super().__init__(home)
         self._gone = self.root / "gone"
         self._limits: bool | None = None
+        self._removed = 0
 
-    def prepare(self) -> None:
-        super().prepare()
-        self._gone.mkdir(mode=0o700, exist_ok=True)
+    def _directories(self) -> tuple[Path, ...]:
+        return (self._gone, *super()._directories())
 
     def _has_limits(self) -> bool:
         if self._limits is None:
@@ -119,12 +150,12 @@ class BtrfsStorage(Storage):
         return min(allowed.disk, allowed.max_disk) if self._has_limits() else None
 
     def create(self, path: Path, limit: int | None) -> None:
-        with _disk_full(self.home):
+        with typed_errors(self.home):
             btrfs.create(path)
             self._limit(path, limit)
 
     def copy(self, source: Path, target: Path, *, limit: int | None = None, read_only: bool = False) -> None:
-        with _disk_full(self.home):
+        with typed_errors(self.home):
             btrfs.snapshot(source, target, read_only=read_only)
             self._limit(target, limit)
 
@@ -133,12 +164,15 @@ class BtrfsStorage(Storage):
             btrfs.set_limit(path, limit)
 
     def remove(self, path: Path) -> None:
-        if not path.exists():
+        try:
+            if self._has_limits():
+                (self._gone / str(btrfs.subvolume_id(path))).touch()
+            btrfs.delete(path)
+        except FileNotFoundError:
             return
-        number = btrfs.subvolume_id(path)
-        if self._has_limits():
-            (self._gone / str(number)).touch()
-        btrfs.delete(path)
+        self._removed += 1
+        if self._removed % _SWEEP_EVERY == 0:  # a process that lives long must not leave thousands of accounts
+            self.sweep()
 
     def set_limit(self, path: Path, limit: int) -> None:
         self.require_limits("disk")
@@ -148,7 +182,7 @@ class BtrfsStorage(Storage):
         return btrfs.referenced(path)
 
     def sweep(self) -> None:
-        for mark in self._gone.iterdir():
+        for mark in itertools.islice(self._gone.iterdir(), _SWEEP_MOST):
             if mark.name.isdecimal() and btrfs.forget_account(self.root, int(mark.name)):
                 mark.unlink(missing_ok=True)
 
@@ -162,12 +196,32 @@ class PoolStorage(BtrfsStorage):
         super().__init__(home)
         self.image = home / "pool.img"
 
-    def prepare(self) -> None:
+    def ready(self) -> bool:
         if not os.path.ismount(self.root):
-            with FileLock(self.home / "pool.lock"):
-                if not os.path.ismount(self.root):
-                    self._mount()
-        super().prepare()
+            return False
+        if not self.image.exists():
+            raise Corrupted(
+                f"{self.image} was deleted while it was in use: its files are lost when {self.root} is unmounted",
+                hint=f"copy what you need out of {self.root}, then `skerry storage unmount` and remove {self.home}",
+            )
+        # without accounts: whoever mounted it is about to enable them, or has died at it
+        return super().ready() and self._has_limits() and not _is_read_only(self.root)
+
+    def make_ready(self) -> None:
+        if os.path.ismount(self.root) and _is_read_only(self.root):
+            _run("umount", str(self.root))  # after an error the kernel writes no more; without users it starts afresh
+        if not os.path.ismount(self.root):
+            self._mount()
+        if _is_read_only(self.root):
+            raise ProviderUnavailable(
+                f"the storage pool {self.image} has become read-only: its disk was full, or an error was found",
+                hint="free some space and destroy what still runs, then it is mounted anew; `dmesg` says why",
+            )
+        with typed_errors(self.home):
+            if not btrfs.has_quotas(self.root):
+                btrfs.enable_quotas(self.root)  # nobody has used it yet: this is the first mount
+        self._limits = None
+        super().make_ready()
 
     def _mount(self) -> None:
         self.root.mkdir(mode=0o700, exist_ok=True)
@@ -179,14 +233,12 @@ class PoolStorage(BtrfsStorage):
                 )
             self._make()
         _run("mount", "-t", "btrfs", "-o", _MOUNT_OPTIONS, str(self.image), str(self.root))
-        if not btrfs.has_quotas(self.root):
-            btrfs.enable_quotas(self.root)  # nobody has used it yet: this is the first mount
 
     def _make(self) -> None:
         fresh = self.image.with_suffix(".new")
         fresh.unlink(missing_ok=True)
         try:
-            with _disk_full(self.home):
+            with typed_errors(self.home):
                 fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
                 try:
                     os.ftruncate(fd, pool_size(self.home))
@@ -197,9 +249,25 @@ class PoolStorage(BtrfsStorage):
         finally:
             fresh.unlink(missing_ok=True)
 
+    def create(self, path: Path, limit: int | None) -> None:
+        self._require_room()
+        super().create(path, limit)
+
+    def copy(self, source: Path, target: Path, *, limit: int | None = None, read_only: bool = False) -> None:
+        self._require_room()
+        super().copy(source, target, limit=limit, read_only=read_only)
+
+    def _require_room(self) -> None:
+        if shutil.disk_usage(self.home).free < _RESERVE:
+            raise DiskFull(
+                f"less than {_RESERVE >> 20} MiB are free under {self.home}, which its pool needs",
+                errno=errno.ENOSPC,
+                hint="free some space on that disk, or set SKERRY_HOME",
+            )
+
     def unmount(self) -> None:
         """Let go of the file system; the next use mounts it again. Raises ProviderUnavailable while it is in use."""
-        with FileLock(self.home / "pool.lock"):
+        with self.lock():
             if os.path.ismount(self.root):
                 _run("umount", str(self.root))
 
@@ -218,7 +286,9 @@ class DirectoryStorage(Storage):
         )
 
     def create(self, path: Path, limit: int | None) -> None:
-        with _disk_full(self.home):
+        if limit is not None:
+            self.require_limits("disk")
+        with typed_errors(self.home):
             path.mkdir(mode=0o755)
 
     def copy(self, source: Path, target: Path, *, limit: int | None = None, read_only: bool = False) -> None:
@@ -258,23 +328,52 @@ class DirectoryStorage(Storage):
 def open_storage(home: Path) -> Storage:
     """The storage of a SKERRY_HOME that exists, ready for use; chosen at its first use.
 
-    Raises ProviderUnavailable, Corrupted, InvalidArgument.
+    Raises ProviderUnavailable, Corrupted, DiskFull, InvalidArgument.
     """
     chosen = home / "storage"
-    try:
-        kind = chosen.read_text().strip()
-    except FileNotFoundError:
-        kind = _choose(home)
-    storages = {"pool": PoolStorage, "btrfs": BtrfsStorage, "directory": DirectoryStorage}
-    if kind not in storages:
-        raise Corrupted(f"{chosen} says {kind!r}, which is none of {', '.join(KINDS)}")
-    storage: Storage = storages[kind](home)
-    storage.prepare()
     if not chosen.exists():
-        fresh = chosen.with_suffix(".new")
-        fresh.write_text(kind + "\n")
-        fresh.rename(chosen)
+        with FileLock(home / "pool.lock"):
+            if not chosen.exists():  # nobody was quicker
+                storage = _storage(home, _choose(home))
+                storage.make_ready()
+                fresh = chosen.with_suffix(".new")
+                with typed_errors(home):
+                    fresh.write_text(storage.kind + "\n")
+                    fresh.rename(chosen)
+                return storage
+    kind = chosen.read_text().strip()
+    if kind not in KINDS:
+        raise Corrupted(
+            f"{chosen} says {kind!r}, which is none of {', '.join(KINDS)}",
+            hint="write there what it was: `pool` if there is a pool.img beside it",
+        )
+    storage = _storage(home, kind)
+    storage.prepare()
     return storage
+
+
+def _storage(home: Path, kind: str) -> Storage:
+    storages: dict[str, type[Storage]] = {"pool": PoolStorage, "btrfs": BtrfsStorage, "directory": DirectoryStorage}
+    return storages[kind](home)
+
+
+def release_lost_pools() -> None:
+    """Unmount the pools of SKERRY_HOMEs that somebody has deleted, once no sandbox uses them."""
+    for backing in Path("/sys/block").glob("loop*/loop/backing_file"):
+        try:
+            if backing.read_text().strip().endswith("/pool.img (deleted)"):
+                _unmount_device(f"/dev/{backing.parts[3]}")
+        except OSError:
+            continue  # detached meanwhile
+
+
+def _unmount_device(device: str) -> None:
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        before, _, after = line.partition(" - ")
+        place = Path(before.split()[4].encode().decode("unicode_escape"))
+        # one that is still a home belongs to somebody who may save files out of it
+        if after.split()[:2] == ["btrfs", device] and not (place.parent / "storage").exists():
+            subprocess.run([program("umount"), str(place)], stdin=subprocess.DEVNULL, capture_output=True)
 
 
 def _choose(home: Path) -> str:
@@ -316,6 +415,10 @@ def pool_size(home: Path) -> int:
     return size & ~0xFFFF
 
 
+def _is_read_only(path: Path) -> bool:
+    return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+
+
 def remove_tree(path: Path) -> None:
     """Delete a tree a sandbox may have written: any depth, any names, links never followed. Raises OSError."""
     if not path.exists():
@@ -331,12 +434,19 @@ def remove_tree(path: Path) -> None:
 
 
 @contextmanager
-def _disk_full(home: Path) -> Iterator[None]:
+def typed_errors(home: Path) -> Iterator[None]:
+    """What the kernel says of a full or damaged disk, in our words. Raises DiskFull, Corrupted, ProviderUnavailable."""
     try:
         yield
+    except SkerryError:
+        raise
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT) and not isinstance(error, DiskFull):
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise DiskFull(f"no room under {home}", errno=error.errno) from error
+        if error.errno in (errno.EIO, errno.EUCLEAN):
+            raise Corrupted(f"the disk of {home} is damaged: {error}", hint=_LOOK_AT_KERNEL_LOG) from error
+        if error.errno == errno.EROFS:
+            raise ProviderUnavailable(f"the disk of {home} is read-only: {error}", hint=_LOOK_AT_KERNEL_LOG) from error
         raise
 
 
@@ -345,8 +455,11 @@ def _run(name: str, *arguments: str) -> None:
     if done.returncode == 0:
         return
     said = done.stderr.strip()[:300]
-    if name == "mount" and ("wrong fs type" in said or "superblock" in said):
+    if "No space left" in said:
+        raise DiskFull(f"{name}: no room for the storage pool", errno=errno.ENOSPC)
+    if name == "mount" and ("wrong fs type" in said or "superblock" in said or "Input/output" in said):
         raise Corrupted(
-            f"the storage pool cannot be mounted: {said}", hint=f"`btrfs check {arguments[-2]}` says what is wrong"
+            f"the storage pool cannot be mounted: {said}",
+            hint=f"`btrfs check {arguments[-2]}` says what is wrong, and changes nothing",
         )
     raise ProviderUnavailable(f"{name} failed: {said}", hint="run `skerry doctor`")
