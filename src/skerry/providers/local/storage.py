@@ -200,16 +200,16 @@ class PoolStorage(BtrfsStorage):
         if not os.path.ismount(self.root):
             return False
         if not self.image.exists():
-            raise Corrupted(
-                f"{self.image} was deleted while it was in use: its files are lost when {self.root} is unmounted",
-                hint=f"copy what you need out of {self.root}, then `skerry storage unmount` and remove {self.home}",
-            )
+            return False
         # without accounts: whoever mounted it is about to enable them, or has died at it
         return super().ready() and self._has_limits() and not _is_read_only(self.root)
 
     def make_ready(self) -> None:
-        if os.path.ismount(self.root) and _is_read_only(self.root):
-            _run("umount", str(self.root))  # after an error the kernel writes no more; without users it starts afresh
+        if os.path.ismount(self.root):
+            if not self.image.exists():
+                self._release_deleted()
+            elif _is_read_only(self.root):  # after an error the kernel writes no more; without users it starts afresh
+                _run("umount", str(self.root))
         if not os.path.ismount(self.root):
             self._mount()
         if _is_read_only(self.root):
@@ -222,6 +222,14 @@ class PoolStorage(BtrfsStorage):
                 btrfs.enable_quotas(self.root)  # nobody has used it yet: this is the first mount
         self._limits = None
         super().make_ready()
+
+    def _release_deleted(self) -> None:
+        if (self.home / "storage").exists():
+            raise Corrupted(
+                f"{self.image} was deleted while it was in use: its files are lost when {self.root} is unmounted",
+                hint=f"copy what you need out of {self.root}, then `skerry storage unmount` and remove {self.home}",
+            )
+        _run("umount", str(self.root))  # the whole home was deleted, and this one is new
 
     def _mount(self) -> None:
         self.root.mkdir(mode=0o700, exist_ok=True)
@@ -265,11 +273,16 @@ class PoolStorage(BtrfsStorage):
                 hint="free some space on that disk, or set SKERRY_HOME",
             )
 
-    def unmount(self) -> None:
-        """Let go of the file system; the next use mounts it again. Raises ProviderUnavailable while it is in use."""
+    def unmount(self) -> bool:
+        """Let go of the file system; the next use mounts it again. Whether it was mounted.
+
+        Raises ProviderUnavailable while a file of it is open.
+        """
         with self.lock():
-            if os.path.ismount(self.root):
+            mounted = os.path.ismount(self.root)
+            if mounted:
                 _run("umount", str(self.root))
+            return mounted
 
 
 class DirectoryStorage(Storage):
@@ -341,15 +354,25 @@ def open_storage(home: Path) -> Storage:
                     fresh.write_text(storage.kind + "\n")
                     fresh.rename(chosen)
                 return storage
-    kind = chosen.read_text().strip()
+    found = find_storage(home)
+    assert found is not None
+    found.prepare()
+    return found
+
+
+def find_storage(home: Path) -> Storage | None:
+    """The storage of a SKERRY_HOME as it is, ready or not; None before its first use. Raises Corrupted."""
+    chosen = home / "storage"
+    try:
+        kind = chosen.read_text().strip()
+    except FileNotFoundError:
+        return None
     if kind not in KINDS:
         raise Corrupted(
             f"{chosen} says {kind!r}, which is none of {', '.join(KINDS)}",
             hint="write there what it was: `pool` if there is a pool.img beside it",
         )
-    storage = _storage(home, kind)
-    storage.prepare()
-    return storage
+    return _storage(home, kind)
 
 
 def _storage(home: Path, kind: str) -> Storage:
