@@ -47,6 +47,7 @@ from skerry.providers.local.volumes import Volumes
 
 KILL_TIMEOUT = 10.0
 KEPT_CONNECTIONS = 64
+LEAST_DISK = 1 << 20
 
 
 class Engine:
@@ -516,7 +517,7 @@ def merge(old: Resources, new: Resources) -> Resources:
 
 
 def check_limits(wanted: Resources) -> None:
-    """Raises QuotaExceeded for more than the configured maximum."""
+    """Raises QuotaExceeded for more than the configured maximum, InvalidArgument for less than works."""
     allowed = limits()
     for name, value, maximum in (
         ("cpu", wanted.cpu, allowed.max_cpu),
@@ -529,3 +530,5 @@ def check_limits(wanted: Resources) -> None:
                 f"{name} {value:g} is above the maximum of {maximum:g}",
                 hint=f"ask for less, or raise it with SKERRY_MAX_{name.upper()}",
             )
+    if wanted.disk is not None and wanted.disk < LEAST_DISK:
+        raise InvalidArgument(f"disk {wanted.disk} is below {LEAST_DISK}, which an empty sandbox needs")

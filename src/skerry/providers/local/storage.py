@@ -347,7 +347,7 @@ def open_storage(home: Path) -> Storage:
     if not chosen.exists():
         with FileLock(home / "pool.lock"):
             if not chosen.exists():  # nobody was quicker
-                storage = _storage(home, _choose(home))
+                storage = _storage(home, choose(home))
                 storage.make_ready()
                 fresh = chosen.with_suffix(".new")
                 with typed_errors(home):
@@ -399,22 +399,23 @@ def _unmount_device(device: str) -> None:
             subprocess.run([program("umount"), str(place)], stdin=subprocess.DEVNULL, capture_output=True)
 
 
-def _choose(home: Path) -> str:
+def choose(home: Path) -> str:
+    """The kind of storage for a SKERRY_HOME that has none yet. Raises InvalidArgument, ProviderUnavailable."""
     wanted = os.environ.get("SKERRY_STORAGE", "auto")
     if wanted not in (*KINDS, "auto"):
         raise InvalidArgument(f"SKERRY_STORAGE={wanted!r} is none of auto, {', '.join(KINDS)}")
     if wanted == "btrfs" and not btrfs.is_btrfs(home):
         raise ProviderUnavailable(f"{home} is not on btrfs", hint="unset SKERRY_STORAGE")
-    if wanted == "pool" and (missing := _missing()):
+    if wanted == "pool" and (missing := missing_for_pool()):
         raise ProviderUnavailable(f"a pool needs {missing}", hint="apt-get install -y btrfs-progs")
     if wanted != "auto":
         return wanted
     if btrfs.is_btrfs(home):
         return "btrfs"
-    return "directory" if _missing() else "pool"
+    return "directory" if missing_for_pool() else "pool"
 
 
-def _missing() -> str | None:
+def missing_for_pool() -> str | None:
     """What a pool needs and this machine has not."""
     if not re.search(r"^\s*btrfs$", Path("/proc/filesystems").read_text(), re.MULTILINE):
         return "a kernel with btrfs"
