@@ -33,7 +33,7 @@ def show(output: options.Output = Format.TEXT) -> None:
     async def work() -> None:
         from anyio.to_thread import run_sync
 
-        report = await run_sync(_pool().report)
+        report = await run_sync(_local().report)
         if output is Format.JSON:
             print_json(report)
             return
@@ -69,7 +69,7 @@ def unmount(output: options.Output = Format.TEXT) -> None:
     async def work() -> None:
         from anyio.to_thread import run_sync
 
-        was_mounted = await run_sync(_pool().unmount)
+        was_mounted = await run_sync(_local().unmount)
         if output is Format.JSON:
             print_json({"unmounted": was_mounted})
         else:
@@ -78,7 +78,7 @@ def unmount(output: options.Output = Format.TEXT) -> None:
     execute(work, output=output)
 
 
-def _pool() -> ModuleType:
+def _local() -> ModuleType:
     """The local provider's own module about it: no other provider has a pool here."""
     from importlib import import_module
     from importlib.metadata import entry_points
@@ -86,4 +86,4 @@ def _pool() -> ModuleType:
     from skerry.core import registry
 
     (local,) = entry_points(group=registry.GROUP, name="local")
-    return import_module(f"{local.module}.pool")
+    return import_module(f"{local.module}.report")
