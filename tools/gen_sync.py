@@ -28,6 +28,7 @@ MODULES = (
     "git",
     "ports",
     "snapshots",
+    "volumes",
     "sandbox",
 )
 TARGET = PACKAGE / "_sync.py"

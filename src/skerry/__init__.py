@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         Timeout,
         Unauthenticated,
         Unsupported,
+        VolumeNotFound,
     )
     from skerry.core.models import (
         CodeResult,
@@ -68,6 +69,8 @@ if TYPE_CHECKING:
         TerminalInfo,
         Transfer,
         Usage,
+        VolumeInfo,
+        VolumeMount,
     )
     from skerry.sdk import (
         AsyncConnection,
@@ -86,6 +89,7 @@ if TYPE_CHECKING:
         AsyncTerminal,
         AsyncTerminals,
         AsyncTerminalStream,
+        AsyncVolumes,
         AsyncWatch,
         Connection,
         Env,
@@ -121,6 +125,7 @@ if TYPE_CHECKING:
         TerminalOutput,
         Terminals,
         TerminalStream,
+        Volumes,
         Watch,
         compute,
     )
@@ -159,6 +164,7 @@ _HOMES = {
         "Timeout",
         "Unauthenticated",
         "Unsupported",
+        "VolumeNotFound",
     ),
     "skerry.core.models": (
         "CodeResult",
@@ -180,6 +186,8 @@ _HOMES = {
         "TerminalInfo",
         "Transfer",
         "Usage",
+        "VolumeInfo",
+        "VolumeMount",
     ),
     "skerry.sdk": (
         "ForkResult",
@@ -202,6 +210,7 @@ _HOMES = {
         "AsyncTerminal",
         "AsyncTerminalStream",
         "AsyncTerminals",
+        "AsyncVolumes",
         "AsyncWatch",
         "Connection",
         "Env",
@@ -231,6 +240,7 @@ _HOMES = {
         "TerminalOutput",
         "TerminalStream",
         "Terminals",
+        "Volumes",
         "Watch",
         "SearchMatch",
         "SearchResult",
@@ -257,6 +267,7 @@ __all__ = [
     "AsyncTerminal",
     "AsyncTerminalStream",
     "AsyncTerminals",
+    "AsyncVolumes",
     "AsyncWatch",
     "CodeResult",
     "CommandFailed",
@@ -342,6 +353,10 @@ __all__ = [
     "Unauthenticated",
     "Unsupported",
     "Usage",
+    "VolumeInfo",
+    "VolumeMount",
+    "VolumeNotFound",
+    "Volumes",
     "Watch",
     "__version__",
     "compute",

@@ -124,6 +124,8 @@ def _argument(root: Any, command: Any, given: list[str], word: str) -> Iterator[
         yield from () if given else _commands(root)
     elif meaning.startswith("SNAPSHOT"):
         yield from (Way(name, about) for name, about in _snapshots() if name not in given)
+    elif meaning.startswith("VOLUME"):
+        yield from (Way(name, about) for name, about in _volumes() if name not in given)
     elif meaning == "[PATH]" and given:
         yield from (Way(way.text, way.help, way.goes_on) for way in _remote(given[0], word))
     else:
@@ -179,6 +181,19 @@ def _snapshots() -> list[tuple[str, str]]:
     except (SkerryError, OSError):
         return []
     return [(info.name or info.id, info.description or f"of {info.sandbox_id}") for info in found]
+
+
+def _volumes() -> list[tuple[str, str]]:
+    import asyncio
+
+    from skerry import AsyncVolumes
+    from skerry.core.errors import SkerryError
+
+    try:
+        found = asyncio.run(AsyncVolumes().list())
+    except (SkerryError, OSError):
+        return []
+    return [(info.name, f"{len(info.sandboxes)} sandboxes have it") for info in found]
 
 
 def _remote(sandbox: str, path: str) -> list[Way]:

@@ -21,7 +21,9 @@ from skerry.cli import (
     processes,
     sandboxes,
     snapshots,
+    storage,
     terminals,
+    volumes,
     watch,
 )
 from skerry.cli.help import Grouped, help_
@@ -76,9 +78,11 @@ app.command(rich_help_panel="Files")(watch.watch)
 app.add_typer(snapshots.app, name="snapshot", rich_help_panel="Keeping")
 app.command(rich_help_panel="Keeping")(snapshots.clone)
 app.command(rich_help_panel="Keeping")(snapshots.fork)
+app.add_typer(volumes.app, name="volume", rich_help_panel="Keeping")
 app.command(rich_help_panel="Network")(ports.port)
 app.command(rich_help_panel="Looking")(looking.usage)
 app.command(rich_help_panel="Looking")(looking.events)
+app.add_typer(storage.app, name="storage", rich_help_panel="Machine")
 app.command(rich_help_panel="Machine")(sandboxes.gc)
 app.command(rich_help_panel="Machine")(doctor.doctor)
 app.command(rich_help_panel="Machine")(bench.bench)

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from skerry.cli import options
-from skerry.cli.options import Format, Network, parse_env
+from skerry.cli.options import Format, Network, parse_env, parse_volumes
 from skerry.cli.output import ago, duration, note, print_error, print_json, print_table, size
 from skerry.cli.runtime import execute
 
 if TYPE_CHECKING:
     from skerry import AsyncSandbox
-    from skerry.core.models import Resources, SandboxInfo
+    from skerry.core.models import Resources, SandboxInfo, VolumeMount
 
 
 def create(
@@ -28,6 +28,7 @@ def create(
     cpu: options.Cpu = None,
     pids: options.Pids = None,
     disk: options.Disk = None,
+    volume: options.Volume = None,
     network: options.NetworkOption = Network.NONE,
     user: options.User = None,
     workdir: options.Workdir = None,
@@ -50,6 +51,7 @@ def create(
             env=parse_env(env),
             timeout=lifetime,
             resources=resources(memory=memory, cpu=cpu, pids=pids, disk=disk),
+            volumes=parse_volumes(volume),
             network=network.value,
             user=user,
             workdir=workdir,
@@ -140,11 +142,14 @@ def info(sandbox: options.SandboxName, output: options.Output = Format.TEXT) -> 
             "network": found.network,
             "user": f"{found.user} in {found.workdir}",
             "env": " ".join(found.env_names) or "-",
-            "limits": f"{limits.cpu:g} cores, {size(limits.memory)} of memory, {limits.pids} processes",
+            "limits": f"{limits.cpu:g} cores, {size(limits.memory)} of memory, {limits.pids} processes, "
+            + (f"{size(limits.disk)} of disk" if limits.disk else "no limit of disk"),
+            "volumes": " ".join(map(_mount, found.volumes)) or "-",
         }
         if usage is not None:
             lines["cpu used"] = f"{usage.cpu_seconds:.2f} s"
             lines["memory used"] = size(usage.memory_used)
+            lines["disk used"] = size(usage.disk_used)
             lines["processes"] = str(usage.pids)
         for label, value in lines.items():
             print(f"{label + ':':<12} {value}")
@@ -268,6 +273,11 @@ async def _destroy(name: str) -> str:
         sandbox_id = name
     await provider.destroy(sandbox_id)
     return sandbox_id
+
+
+def _mount(mount: VolumeMount) -> str:
+    """As --volume takes it."""
+    return ":".join(filter(None, (mount.name, mount.path, mount.subpath, "ro" if mount.read_only else "")))
 
 
 def _expires(info: SandboxInfo) -> str:

@@ -17,6 +17,7 @@ from skerry.sdk._sync import (
     Terminal,
     Terminals,
     TerminalStream,
+    Volumes,
     Watch,
 )
 from skerry.sdk.env import AsyncEnv
@@ -38,6 +39,7 @@ from skerry.sdk.snapshots import AsyncSandboxSnapshots, AsyncSnapshots, Snapshot
 from skerry.sdk.terminal import AsyncTerminal
 from skerry.sdk.terminal_stream import AsyncTerminalStream
 from skerry.sdk.terminals import AsyncTerminals
+from skerry.sdk.volumes import AsyncVolumes
 from skerry.sdk.watch import AsyncWatch
 
 compute = Sandbox.create
@@ -60,6 +62,7 @@ __all__ = [
     "AsyncTerminal",
     "AsyncTerminalStream",
     "AsyncTerminals",
+    "AsyncVolumes",
     "AsyncWatch",
     "Connection",
     "Env",
@@ -97,6 +100,7 @@ __all__ = [
     "TerminalOutput",
     "TerminalStream",
     "Terminals",
+    "Volumes",
     "Watch",
     "compute",
 ]

@@ -14,6 +14,7 @@ from skerry.core import registry
 from skerry.core.errors import SkerryError, Unsupported
 from skerry.core.models import CodeResult, Event, ExecResult, SandboxInfo, SandboxSpec, SnapshotInfo, State, Usage
 from skerry.core.provider import Deadlines, Leases, Provider, Resizable
+from skerry.core.provider import Volumes as VolumeProvider
 from skerry.sdk import code as snippets
 from skerry.sdk.commands import BytesCallback, Command, SandboxPath, Stdin, TextCallback, build
 from skerry.sdk.copies import CopyOptions, SecretOptions, check_count, copy, copy_spec
@@ -29,7 +30,7 @@ from skerry.sdk.instructions import Instructions, check_instructions, describe
 from skerry.sdk.link import Link
 from skerry.sdk.listing import SandboxPage, SandboxStatus, select, spec_of
 from skerry.sdk.log import log
-from skerry.sdk.options import ResourceOptions, build_spec, check_lifetime, check_limits
+from skerry.sdk.options import ResourceOptions, VolumeOptions, build_spec, check_lifetime, check_limits
 from skerry.sdk.output import OUTPUT_LIMIT
 from skerry.sdk.ports import AsyncPorts
 from skerry.sdk.processes import AsyncProcesses
@@ -109,7 +110,7 @@ class AsyncSandbox:
         keep_alive: object = None,
         instructions: Instructions | None = None,
         resources: ResourceOptions | None = None,
-        volumes: object = None,
+        volumes: VolumeOptions | None = None,
         ports: object = None,
         network: str = "none",
         secrets: object = None,
@@ -128,6 +129,7 @@ class AsyncSandbox:
         `timeout` is its lifetime in seconds. With `idempotency_key` the same call again returns the same sandbox.
         `on_event` gets every event from `created` on. `instructions` is what `instructions()` gives. `snapshot`, or
         `restore_from`, is what it begins with: its template, files, variables, user and working directory are those.
+        `volumes` are those that exist, by the path they are mounted at, or a list of `VolumeMount`.
         Options typed `object` have no feature yet.
 
         Raises:
@@ -136,6 +138,7 @@ class AsyncSandbox:
             QuotaExceeded: more than the configured maximum.
             Conflict: the name is taken, or the idempotency key was used for something else.
             SnapshotNotFound: there is no such snapshot.
+            VolumeNotFound: there is no such volume.
             ProviderUnavailable: the provider cannot work here.
         """
         started = time.perf_counter()
@@ -149,6 +152,7 @@ class AsyncSandbox:
             timeout=timeout,
             purpose=purpose,
             resources=resources,
+            volumes=volumes,
             network=network,
             user=user,
             workdir=workdir,
@@ -164,7 +168,6 @@ class AsyncSandbox:
                 "auto_archive": auto_archive,
                 "auto_delete": auto_delete,
                 "keep_alive": keep_alive,
-                "volumes": volumes,
                 "ports": ports,
                 "secrets": secrets,
                 "region": region,
@@ -176,6 +179,8 @@ class AsyncSandbox:
         if (begin := check_beginning(snapshot, restore_from, template)) is not None:
             found = await find_snapshot(require_snapshots(chosen, "snapshot"), begin)
             spec = dataclasses.replace(spec, snapshot=found.id)
+        if spec.volumes and not isinstance(chosen, VolumeProvider):
+            raise Unsupported(f"the provider {chosen.name!r} has no volumes", option="volumes")
         info = await chosen.create(spec)
         sandbox = cls(chosen, info, spec)
         sandbox._instructions = instructions

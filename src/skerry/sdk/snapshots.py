@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from skerry.core import registry
 from skerry.core.errors import InvalidArgument, Unsupported
 from skerry.core.models import SandboxInfo, SnapshotInfo
+from skerry.core.names import NAME
 from skerry.core.provider import Provider
 from skerry.core.provider import Snapshots as SnapshotProvider
-from skerry.sdk.options import NAME
 
 LogCallback = Callable[[str], object]
 """Gets a short line about what is done now."""

@@ -11,6 +11,7 @@ A sandbox's lock is held for every change of it. Its folder decides what it is:
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import secrets
 import threading
@@ -25,6 +26,9 @@ from skerry.core.config import home, limits
 from skerry.core.errors import (
     Conflict,
     Corrupted,
+    DiskFull,
+    InvalidArgument,
+    ProviderUnavailable,
     QuotaExceeded,
     SandboxFailed,
     SandboxNotFound,
@@ -38,18 +42,17 @@ from skerry.providers.local.bases import Base, find_base
 from skerry.providers.local.cgroup import Cgroups
 from skerry.providers.local.host import ProcessId, boot_id, boottime, require_root, runtime
 from skerry.providers.local.lifecycle import Lifecycle
-from skerry.providers.local.limits import check_limits, merge
+from skerry.providers.local.limits import LEAST_DISK, check_limits, merge
 from skerry.providers.local.locks import FileLock
 from skerry.providers.local.record import Record
 from skerry.providers.local.restoring import Restoring, restoring_trees
 from skerry.providers.local.snapshots import Snapshots, snapshots_in
-from skerry.providers.local.storage import Storage, open_storage
-from skerry.providers.local.store import KeyTaken, Store, new_id
+from skerry.providers.local.storage import Storage, open_storage, release_lost_pools
+from skerry.providers.local.store import KeyTaken, Store, is_id, new_id
+from skerry.providers.local.volumes import Volumes
 
 KILL_TIMEOUT = 10.0
 KEPT_CONNECTIONS = 64
-LEAST_ROOM = 1 << 20
-"""Bytes that a sandbox made from a snapshot can write at least."""
 
 
 class Engine:
@@ -78,12 +81,15 @@ class Engine:
         """From starting sandboxes: the first to dial one takes over its connection, which saves opening another."""
         weakref.finalize(self, _close, self._connections)
         self.lifecycle = Lifecycle(self)
+        self.volumes = Volumes(self)
 
     @property
     def storage(self) -> Storage:
         """Where the files of the sandboxes are. Raises ProviderUnavailable, Corrupted."""
         if self._storage is None:
             self._storage = open_storage(self.store.home)
+        else:
+            self._storage.prepare()  # it may have been unmounted meanwhile
         return self._storage
 
     def prepare(self) -> None:
@@ -92,7 +98,10 @@ class Engine:
             if not self._prepared:
                 self.store.prepare()
                 self._prepared = True
-                self.sweep()
+                # What storage cannot do is said to whoever needs it: a broken pool must not keep anybody from
+                # looking at sandboxes and ending them.
+                with contextlib.suppress(ProviderUnavailable, Corrupted, DiskFull, InvalidArgument):
+                    self.sweep()
 
     # -- create
 
@@ -108,6 +117,7 @@ class Engine:
         with self._base(spec) as base:
             _check_room(base, granted)
             spec = dataclasses.replace(spec, template=base.template)
+            self.volumes.check(spec, host=base.host)
             return self._create(spec, self._new_record(spec, granted, which[0], base))
 
     @contextmanager
@@ -189,6 +199,7 @@ class Engine:
             lowers=tuple(self.store.home / layer for layer in record.lowers),
             upper=upper,
             make=lambda: self.make_upper(record),
+            volumes=self.volumes.attach(record),
         )
 
     def make_upper(self, record: Record) -> None:
@@ -493,22 +504,40 @@ class Engine:
         # From here on it is gone for everybody: a folder without a record is finished by whoever finds it unlocked.
         records.remove(self.store.directory(record.id))
         self.halt(record)
-        for tree in (self.upper(record.id), *restoring_trees(self.upper(record.id))):
-            self.storage.remove(tree)
+        # Without its storage a sandbox goes all the same; its files are found by the sweep when the storage is back.
+        with contextlib.suppress(ProviderUnavailable, Corrupted, OSError):
+            for tree in (self.upper(record.id), *restoring_trees(self.upper(record.id))):
+                self.storage.remove(tree)
         self.store.forget(record)
-        if used := snapshots_in((*record.lowers, *((record.seed,) if record.seed else ()))):
-            self.snapshots.let_go(used)
+        with contextlib.suppress(ProviderUnavailable, Corrupted, OSError):
+            if used := snapshots_in((*record.lowers, *((record.seed,) if record.seed else ()))):
+                self.snapshots.let_go(used)
+            if record.spec.volumes:
+                self.volumes.sweep()
+
+    def settle(self, sandbox_id: str) -> None:
+        """Sweep a sandbox if its end has come."""
+        self._sweep_one(sandbox_id)
 
     def sweep(self) -> Sequence[str]:
         """Remove what nobody owns any more; the ids of the sandboxes removed."""
         self.store.prepare()
         swept = [sandbox_id for sandbox_id in list(self.store.ids()) if self._sweep_one(sandbox_id)]
         self.store.sweep_remains()
-        self.snapshots.sweep()
-        self.storage.sweep()
         self._sweep_homeless()
+        release_lost_pools()
         network.tidy()
+        self._sweep_storage()
         return swept
+
+    def _sweep_storage(self) -> None:
+        for upper in list(self.storage.uppers.iterdir()):
+            # a folder comes before its upper and goes after it
+            if is_id(upper.name) and not self.store.directory(upper.name).exists():
+                self.storage.remove(upper)
+        self.snapshots.sweep()
+        self.volumes.sweep()
+        self.storage.sweep()
 
     def _sweep_homeless(self) -> None:
         """End what runs without a folder, because somebody deleted its home: its range is free only after that."""
@@ -579,7 +608,7 @@ def upper_limit(record: Record) -> int | None:
 
 
 def _check_room(base: Base, granted: Resources) -> None:
-    if granted.disk is not None and base.holds + LEAST_ROOM > granted.disk:
+    if granted.disk is not None and base.holds + LEAST_DISK > granted.disk:
         raise QuotaExceeded(
             f"the snapshot holds {base.holds} bytes, which leaves no room under a disk limit of {granted.disk}",
             hint="ask for a larger disk",

@@ -13,7 +13,7 @@ import anyio
 from anyio.abc import UNIXSocketStream
 
 from skerry.core.errors import ConnectionLost, Unsupported
-from skerry.core.models import Changes, Event, Resources, SandboxInfo, SandboxSpec, SnapshotInfo, Usage
+from skerry.core.models import Changes, Event, Resources, SandboxInfo, SandboxSpec, SnapshotInfo, Usage, VolumeInfo
 from skerry.core.provider import (
     AGENT_PORT,
     Channel,
@@ -24,6 +24,7 @@ from skerry.core.provider import (
     Resizable,
     Snapshots,
     Stoppable,
+    Volumes,
 )
 from skerry.providers.local.engine import Engine
 from skerry.providers.local.kept import Kept
@@ -34,7 +35,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class LocalProvider(Provider, Deadlines, Leases, Resizable, Stoppable, Pausable, Snapshots):
+class LocalProvider(Provider, Deadlines, Leases, Resizable, Stoppable, Pausable, Snapshots, Volumes):
     """Sandboxes on this Linux machine, each in namespaces of its own under crun or runc."""
 
     name = "local"
@@ -159,6 +160,18 @@ class LocalProvider(Provider, Deadlines, Leases, Resizable, Stoppable, Pausable,
 
     async def restore_snapshot(self, sandbox_id: str, snapshot_id: str) -> SandboxInfo:
         return (await self._run(self.engine.restoring.restore, sandbox_id, snapshot_id)).info()
+
+    async def create_volume(self, name: str, *, size: int | None, temporary: bool) -> VolumeInfo:
+        return await self._run(self.engine.volumes.create, name, size=size, temporary=temporary)
+
+    async def get_volume(self, name: str) -> VolumeInfo:
+        return await self._run(self.engine.volumes.get, name)
+
+    async def list_volumes(self) -> Sequence[VolumeInfo]:
+        return await self._run(self.engine.volumes.list)
+
+    async def delete_volume(self, name: str) -> None:
+        await self._run(self.engine.volumes.delete, name)
 
 
 async def _to_the_end(threads: ThreadPoolExecutor, work: Callable[[], T]) -> T:
