@@ -204,7 +204,7 @@ def _read_member(source: Source) -> tuple[Member, bytes]:
     records = source.read(size)
     padding = source.read(-size % BLOCK)
     header = source.read(BLOCK)
-    if tar.is_pax(header) or any(padding):
+    if padding != tar.padding(size):
         raise Corrupted("an extended header in the archive is damaged")
     return tar.decode(header, records), b"".join((block, records, padding, header))
 
@@ -219,7 +219,7 @@ def _read_plain(source: Source, member: Member, most: int) -> bytes:
 
 
 def _skip_padding(source: Source, size: int) -> None:
-    if any(source.read(-size % BLOCK)):
+    if size % BLOCK and source.read(-size % BLOCK) != tar.padding(size):
         raise Corrupted("there is something between the members of the archive")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import struct
 from typing import NamedTuple
@@ -16,10 +17,14 @@ FILE, LINK, SYMLINK, DIRECTORY, FIFO, PAX = b"0", b"1", b"2", b"5", b"6", b"x"
 _HEADER = struct.Struct("100s8s8s8s12s12s8sc100s8s32s32s8s8s155s12s")
 _USTAR = b"ustar\x0000"
 _DEVICE = b"0000000\0"
-_BLANK = b" " * 8
+_TAIL = _USTAR + bytes(64) + 2 * _DEVICE + bytes(167)
+_FIXED = sum(_TAIL) + 8 * ord(" ")
+"""What is the same in all checksums; the checksum itself counts as blanks."""
+_UNUSED = (bytes(32), bytes(32), bytes(155), bytes(12))
 _MAX_OCTAL = 8**11 - 1
 _PAX_NAME = b"PaxHeaders/next"
 _SECONDS = re.compile(rb"(-?)([0-9]{1,18})(?:\.([0-9]{9}))?")
+_OCTAL = re.compile(rb"[0-7]+\0")
 _NUMBER = re.compile(rb"0|[1-9][0-9]{0,18}")
 _XATTR = b"SCHILY.xattr."
 _LITERAL = b"SKERRY.literal"
@@ -87,14 +92,19 @@ def encode(member: Member) -> bytes:
             f"{member.path[:200]!r} has {len(body)} bytes of names and attributes; an archive keeps {MAX_PAX}",
             option="xattrs",
         )
-    return b"".join((_block(_PAX_NAME, 0o644, 0, 0, len(body), 0, PAX, b""), body, padding(len(body)), header))
+    return b"".join((_pax_block(len(body)), body, padding(len(body)), header))
+
+
+@functools.lru_cache(maxsize=4096)
+def _pax_block(size: int) -> bytes:
+    return _block(_PAX_NAME, 0o644, 0, 0, size, 0, PAX, b"")
 
 
 def _block(name: bytes, mode: int, uid: int, gid: int, size: int, mtime: int, type: bytes, target: bytes) -> bytes:
-    head = (name, b"%07o\0" % mode, b"%07o\0" % uid, b"%07o\0" % gid, b"%011o\0" % size, b"%011o\0" % mtime)
-    tail = (type, target, _USTAR, b"", b"", _DEVICE, _DEVICE, b"", b"")
-    total = sum(_HEADER.pack(*head, _BLANK, *tail))
-    return _HEADER.pack(*head, b"%06o\0 " % total, *tail)
+    facts = b"%07o\0%07o\0%07o\0%011o\0%011o\0" % (mode, uid, gid, size, mtime)
+    total = sum(name) + sum(facts) + type[0] + sum(target) + _FIXED
+    head = b"%b%b%06o\0 %b%b" % (name.ljust(100, b"\0"), facts, total, type, target.ljust(100, b"\0"))
+    return head + _TAIL
 
 
 def _record(key: bytes, value: bytes) -> bytes:
@@ -117,8 +127,8 @@ def is_pax(block: bytes) -> bool:
 
 def pax_size(block: bytes) -> int:
     """Of the records after this header. Raises Corrupted."""
-    size = decode(block, b"").size
-    if not 0 < size <= MAX_PAX:
+    size = _octal(block[124:136])
+    if not 0 < size <= MAX_PAX or block != _pax_block(size):
         raise Corrupted(f"an extended header of {size} bytes in the archive")
     return size
 
@@ -131,9 +141,9 @@ def decode(block: bytes, records: bytes) -> Member:
     total = sum(block) - sum(checksum) + 8 * 32
     if checksum != b"%06o\0 " % total or magic != _USTAR:
         raise Corrupted("a header in the archive is damaged")
-    if any(user) or any(group) or any(prefix) or any(rest):
+    if (user, group, prefix, rest) != _UNUSED:
         raise Corrupted("a header in the archive has fields that Skerry does not write")
-    if type not in (FILE, LINK, SYMLINK, DIRECTORY, FIFO, PAX) or major != _DEVICE or minor != _DEVICE:
+    if type not in (FILE, LINK, SYMLINK, DIRECTORY, FIFO) or major != _DEVICE or minor != _DEVICE:
         raise Corrupted(f"the archive holds a device or something else that no sandbox has (type {type!r})")
     member = Member(
         _text(name),
@@ -211,14 +221,13 @@ def _decode_time(text: bytes) -> int:
 
 
 def _octal(field: bytes) -> int:
-    digits = field[:-1]
-    if field[-1] or not digits.isdigit() or b"8" in digits or b"9" in digits:
+    if not _OCTAL.fullmatch(field):
         raise Corrupted("a header in the archive is damaged")
-    return int(digits, 8)
+    return int(field[:-1], 8)
 
 
 def _text(field: bytes) -> bytes:
-    text, _, rest = field.partition(b"\0")
-    if any(rest):
+    text = field.rstrip(b"\0")
+    if b"\0" in text:
         raise Corrupted("a header in the archive is damaged")
     return text
