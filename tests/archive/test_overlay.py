@@ -29,7 +29,7 @@ def test_whiteouts_and_opaque_directories_are_those_of_oci(tmp_path: Path) -> No
     assert "layers/0/gone" not in found
     assert found["layers/0/home"].isdir()
     assert not any("trusted" in key for member in found.values() for key in member.pax_headers)
-    assert list(found)[0] == "manifest.json" and list(found)[-1] == "totals.json"
+    assert next(iter(found)) == "manifest.json" and list(found)[-1] == "totals.json"
 
 
 def test_a_users_file_with_the_name_of_a_mark_stays_a_file(tmp_path: Path) -> None:

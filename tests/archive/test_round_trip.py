@@ -81,7 +81,9 @@ names = st.binary(min_size=1, max_size=40).filter(
 )
 contents = st.binary(max_size=3000)
 trees = st.recursive(
-    contents | st.just(None) | st.binary(min_size=1, max_size=200).filter(lambda to: b"\0" not in to).map(lambda to: (to,)),
+    contents
+    | st.just(None)
+    | st.binary(min_size=1, max_size=200).filter(lambda to: b"\0" not in to).map(lambda to: (to,)),
     lambda inner: st.dictionaries(names | names.map(lambda name: b".wh." + name), inner, max_size=6),
     max_leaves=20,
 )

@@ -75,6 +75,8 @@ class Layer:
             raise Corrupted(f"{member.path[:200]!r} in the archive has an impossible owner or mode")
         if member.type != tar.FILE and (member.size or member.real_size is not None):
             raise Corrupted(f"{member.path[:200]!r} in the archive has content, though it is no file")
+        if not all(overlay.may_be_set(name) for name, _ in member.xattrs):
+            raise Corrupted(f"{member.path[:200]!r} in the archive has an attribute that no sandbox can set")
         if not self._levels:
             self._begin(member)
             return False
@@ -258,8 +260,6 @@ def _finish(fd: int, member: Member) -> None:
 
 
 def _set_attribute(fd: int, name: bytes, value: bytes, member: Member) -> None:
-    if name != overlay.OPAQUE_XATTR and not overlay.may_be_set(name):
-        raise Corrupted(f"{member.path[:200]!r} in the archive has an attribute that no sandbox can set")
     try:
         os.setxattr(fd, name, value)
     except OSError as error:
