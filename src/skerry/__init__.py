@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from skerry.archive import Key
     from skerry.core.errors import (
         AlreadyExists,
         CommandFailed,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
         SandboxNotFound,
         SandboxStopped,
         SkerryError,
+        SkerryWarning,
         SnapshotNotFound,
         Timeout,
         Unauthenticated,
@@ -131,6 +133,7 @@ if TYPE_CHECKING:
     )
 
 _HOMES = {
+    "skerry.archive": ("Key",),
     "skerry.core.errors": (
         "AlreadyExists",
         "CommandFailed",
@@ -160,6 +163,7 @@ _HOMES = {
         "SandboxNotFound",
         "SandboxStopped",
         "SkerryError",
+        "SkerryWarning",
         "SnapshotNotFound",
         "Timeout",
         "Unauthenticated",
@@ -303,6 +307,7 @@ __all__ = [
     "InstructionsContext",
     "InvalidArgument",
     "IsADirectory",
+    "Key",
     "ListeningPort",
     "NotADirectory",
     "NotAFile",
@@ -335,6 +340,7 @@ __all__ = [
     "SearchMatch",
     "SearchResult",
     "SkerryError",
+    "SkerryWarning",
     "Skipped",
     "SnapshotInfo",
     "SnapshotNode",

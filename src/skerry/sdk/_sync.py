@@ -74,6 +74,7 @@ from skerry.sdk.output import (
     TerminalChunk,
     TerminalOutput,
 )
+from skerry.sdk.portable import KeyOptions, StateProgress, StateSource, StateTarget
 from skerry.sdk.portal import call, iterate, next_or_none, run
 from skerry.sdk.process import Since
 from skerry.sdk.relay import CHUNK
@@ -1141,6 +1142,17 @@ class Snapshots:
         """
         run(self._inner.delete(snapshot))
 
+    def export(
+        self,
+        snapshot: SnapshotName,
+        target: StateTarget | None = None,
+        *,
+        key: KeyOptions | None = None,
+        on_progress: StateProgress | None = None,
+    ) -> bytes | None:
+        """Write one as a file from which `create(import_state=…)` makes a sandbox anywhere; see `export_state`."""
+        return run(self._inner.export(snapshot, target, key=key, on_progress=on_progress))
+
     def tree(self) -> tuple[SnapshotNode, ...]:
         """The snapshots without a parent, each with those taken after it. Oldest first."""
         return run(self._inner.tree())
@@ -1195,6 +1207,17 @@ class SandboxSnapshots:
         """
         run(self._inner.delete(snapshot))
 
+    def export(
+        self,
+        snapshot: SnapshotName,
+        target: StateTarget | None = None,
+        *,
+        key: KeyOptions | None = None,
+        on_progress: StateProgress | None = None,
+    ) -> bytes | None:
+        """Write one as a file from which `create(import_state=…)` makes a sandbox anywhere; see `export_state`."""
+        return run(self._inner.export(snapshot, target, key=key, on_progress=on_progress))
+
     def tree(self) -> tuple[SnapshotNode, ...]:
         """Those taken of this sandbox, each below the one before it. Oldest first."""
         return run(self._inner.tree())
@@ -1206,14 +1229,17 @@ class Volumes:
     def __init__(self, provider: str | Provider = "local") -> None:
         self._inner = _volumes.AsyncVolumes(provider)
 
-    def create(self, name: str, *, size: int | str | None = None, temporary: bool = False) -> VolumeInfo:
+    def create(
+        self, name: str, *, size: int | str | None = None, temporary: bool = False, encrypted: bool = False
+    ) -> VolumeInfo:
         """Make an empty volume that belongs to the sandboxes' user.
 
         `size` is the most it may hold. A `temporary` one goes with the last sandbox that has it.
 
-        Raises Conflict for a taken name, Unsupported for a size that cannot be enforced, InvalidArgument, DiskFull.
+        Raises Conflict for a taken name, Unsupported for a size that cannot be enforced, InvalidArgument, DiskFull;
+        Unsupported for `encrypted`, since no provider encrypts live disks yet.
         """
-        return run(self._inner.create(name, size=size, temporary=temporary))
+        return run(self._inner.create(name, size=size, temporary=temporary, encrypted=encrypted))
 
     def get(self, name: str, *, create: bool = False, size: int | str | None = None) -> VolumeInfo:
         """The volume with that name; with `create` it is made, with that `size`, if there is none.
@@ -1273,6 +1299,8 @@ class Sandbox:
         image: object = None,
         snapshot: SnapshotName | None = None,
         restore_from: SnapshotName | None = None,
+        import_state: StateSource | None = None,
+        key: KeyOptions | None = None,
         source: object = None,
         language: object = None,
         runtime: object = None,
@@ -1299,6 +1327,7 @@ class Sandbox:
         target: object = None,
         options: object = None,
         isolation: str | None = None,
+        encrypted: bool = False,
         on_event: EventCallback | None = None,
     ) -> Self:
         """Make a sandbox that is ready for commands.
@@ -1306,6 +1335,8 @@ class Sandbox:
         `timeout` is its lifetime in seconds. With `idempotency_key` the same call again returns the same sandbox.
         `on_event` gets every event from `created` on. `instructions` is what `instructions()` gives. `snapshot`, or
         `restore_from`, is what it begins with: its template, files, variables, user and working directory are those.
+        `import_state` is a path, bytes or a binary stream with what `export_state` wrote; `key` is the one it was
+        encrypted with. What is given here is set over what is in it: `env` over its variables.
         `volumes` are those that exist, by the path they are mounted at, or a list of `VolumeMount`.
         Options typed `object` have no feature yet.
 
@@ -1316,6 +1347,8 @@ class Sandbox:
             Conflict: the name is taken, or the idempotency key was used for something else.
             SnapshotNotFound: there is no such snapshot.
             VolumeNotFound: there is no such volume.
+            TemplateNotFound: the template of the imported state is not here.
+            Corrupted, Unauthenticated: the imported state is damaged, or the key is not its; nothing is made then.
             ProviderUnavailable: the provider cannot work here.
         """
         return cls(
@@ -1327,6 +1360,8 @@ class Sandbox:
                     image=image,
                     snapshot=snapshot,
                     restore_from=restore_from,
+                    import_state=import_state,
+                    key=key,
                     source=source,
                     language=language,
                     runtime=runtime,
@@ -1353,6 +1388,7 @@ class Sandbox:
                     target=target,
                     options=options,
                     isolation=isolation,
+                    encrypted=encrypted,
                     on_event=on_event,
                 )
             )
@@ -1487,6 +1523,29 @@ class Sandbox:
     def save_state(self, name: str | None = None) -> SnapshotInfo:
         """Take a snapshot, as `snapshots.create` does; `create(restore_from=…)` goes on from it."""
         return run(self._inner.save_state(name))
+
+    def export_state(
+        self,
+        target: StateTarget | None = None,
+        *,
+        key: KeyOptions | None = None,
+        on_progress: StateProgress | None = None,
+    ) -> bytes | None:
+        """Write its files and variables, as they are now, as one file; `create(import_state=…)` goes on from it.
+
+        `target` is a path, which the file gets once it is complete, or a binary stream; without one the bytes are
+        returned. A sandbox that runs stands still for a moment and goes on. With `key` the file is encrypted; without,
+        a SkerryWarning says which variables anybody can read in it. Secrets and volumes are never in it. `on_progress`
+        is called in a thread with the bytes of content so far; what it raises ends the export.
+
+        Raises:
+            Conflict: it is archived.
+            DiskFull: there is no room, here or at the target.
+            Unsupported: the provider cannot, or a file is of a kind that no archive can hold.
+            InvalidArgument: there is no such key.
+            SandboxNotFound, FileError; what `target` and `on_progress` raise. Nothing is left at a path then.
+        """
+        return run(self._inner.export_state(target, key=key, on_progress=on_progress))
 
     def clone(
         self,

@@ -30,8 +30,24 @@ from skerry.sdk.instructions import Instructions, check_instructions, describe
 from skerry.sdk.link import Link
 from skerry.sdk.listing import SandboxPage, SandboxStatus, select, spec_of
 from skerry.sdk.log import log
-from skerry.sdk.options import ResourceOptions, VolumeOptions, build_spec, check_lifetime, check_limits
+from skerry.sdk.options import (
+    ResourceOptions,
+    VolumeOptions,
+    build_spec,
+    check_lifetime,
+    check_limits,
+    refuse_encrypted,
+)
 from skerry.sdk.output import OUTPUT_LIMIT
+from skerry.sdk.portable import (
+    KeyOptions,
+    StateProgress,
+    StateSource,
+    StateTarget,
+    check_import,
+    export,
+    import_,
+)
 from skerry.sdk.ports import AsyncPorts
 from skerry.sdk.processes import AsyncProcesses
 from skerry.sdk.snapshots import AsyncSandboxSnapshots, LogCallback, SnapshotName, check_beginning, require_snapshots
@@ -96,6 +112,8 @@ class AsyncSandbox:
         image: object = None,
         snapshot: SnapshotName | None = None,
         restore_from: SnapshotName | None = None,
+        import_state: StateSource | None = None,
+        key: KeyOptions | None = None,
         source: object = None,
         language: object = None,
         runtime: object = None,
@@ -122,6 +140,7 @@ class AsyncSandbox:
         target: object = None,
         options: object = None,
         isolation: str | None = None,
+        encrypted: bool = False,
         on_event: EventCallback | None = None,
     ) -> Self:
         """Make a sandbox that is ready for commands.
@@ -129,6 +148,8 @@ class AsyncSandbox:
         `timeout` is its lifetime in seconds. With `idempotency_key` the same call again returns the same sandbox.
         `on_event` gets every event from `created` on. `instructions` is what `instructions()` gives. `snapshot`, or
         `restore_from`, is what it begins with: its template, files, variables, user and working directory are those.
+        `import_state` is a path, bytes or a binary stream with what `export_state` wrote; `key` is the one it was
+        encrypted with. What is given here is set over what is in it: `env` over its variables.
         `volumes` are those that exist, by the path they are mounted at, or a list of `VolumeMount`.
         Options typed `object` have no feature yet.
 
@@ -139,10 +160,14 @@ class AsyncSandbox:
             Conflict: the name is taken, or the idempotency key was used for something else.
             SnapshotNotFound: there is no such snapshot.
             VolumeNotFound: there is no such volume.
+            TemplateNotFound: the template of the imported state is not here.
+            Corrupted, Unauthenticated: the imported state is damaged, or the key is not its; nothing is made then.
             ProviderUnavailable: the provider cannot work here.
         """
         started = time.perf_counter()
         check_instructions(instructions)
+        refuse_encrypted(encrypted)
+        check_import(import_state, key, snapshot, restore_from)
         spec = build_spec(
             name=name,
             template=template,
@@ -181,7 +206,10 @@ class AsyncSandbox:
             spec = dataclasses.replace(spec, snapshot=found.id)
         if spec.volumes and not isinstance(chosen, VolumeProvider):
             raise Unsupported(f"the provider {chosen.name!r} has no volumes", option="volumes")
-        info = await chosen.create(spec)
+        if import_state is None:
+            info = await chosen.create(spec)
+        else:
+            info = await import_(chosen, import_state, spec, key)
         sandbox = cls(chosen, info, spec)
         sandbox._instructions = instructions
         log.info("created %s", info.id, extra=sandbox._link.fields("create", started))
@@ -347,6 +375,29 @@ class AsyncSandbox:
     async def save_state(self, name: str | None = None) -> SnapshotInfo:
         """Take a snapshot, as `snapshots.create` does; `create(restore_from=…)` goes on from it."""
         return await self._snapshots.create(name)
+
+    async def export_state(
+        self,
+        target: StateTarget | None = None,
+        *,
+        key: KeyOptions | None = None,
+        on_progress: StateProgress | None = None,
+    ) -> bytes | None:
+        """Write its files and variables, as they are now, as one file; `create(import_state=…)` goes on from it.
+
+        `target` is a path, which the file gets once it is complete, or a binary stream; without one the bytes are
+        returned. A sandbox that runs stands still for a moment and goes on. With `key` the file is encrypted; without,
+        a SkerryWarning says which variables anybody can read in it. Secrets and volumes are never in it. `on_progress`
+        is called in a thread with the bytes of content so far; what it raises ends the export.
+
+        Raises:
+            Conflict: it is archived.
+            DiskFull: there is no room, here or at the target.
+            Unsupported: the provider cannot, or a file is of a kind that no archive can hold.
+            InvalidArgument: there is no such key.
+            SandboxNotFound, FileError; what `target` and `on_progress` raise. Nothing is left at a path then.
+        """
+        return (await export(self._provider, self.id, target, key, on_progress))[1]
 
     async def clone(
         self,
