@@ -115,6 +115,7 @@ HOSTILE: dict[str, list[Part]] = {
     "sparse map that ends early": [(ROOT, b""), sparse(b"1\n0\n4\n", 10, b"x" * 4)],
     "sparse map of text": [(ROOT, b""), sparse(b"1\nzero\n4\n", 4, b"x" * 4)],
     "negative sparse map": [(ROOT, b""), sparse(b"1\n-5\n9\n", 4, b"x" * 9)],
+    "sparse file larger than any": [(ROOT, b""), sparse(b"1\n9999999999999999999\n0\n", 9_999_999_999_999_999_999)],
     "sparse map without lines": [(ROOT, b""), sparse(b"x" * 2000, 4)],
 }
 
