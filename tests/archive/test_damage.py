@@ -12,7 +12,7 @@ import pytest
 from skerry.archive import Key, open_archive, write_archive
 from skerry.archive.crypt import CHUNK, HEADER_SIZE, TAG, Decrypter, Encrypter
 from skerry.core.errors import Corrupted, InvalidArgument, SkerryError, Unauthenticated, Unsupported
-from tests.archive.trees import everything, fresh, is_empty, pack, unpack
+from tests.archive.trees import compress, decompress, everything, fresh, is_empty, pack, unpack
 
 KEY = Key(b"k" * 32)
 STEP = CHUNK + TAG
@@ -58,6 +58,18 @@ def test_with_any_byte_altered_it_raises_and_leaves_nothing(tmp_path: Path, tree
         altered = bytearray(data)
         altered[at] ^= 1 << chance.randrange(8)
         refuse(bytes(altered), out, key)
+
+
+def test_with_any_byte_of_the_tar_stream_altered_it_raises(tmp_path: Path, tree: Path) -> None:
+    """Compressed and sealed anew, so that only the parser and the hashes are left to notice."""
+    plain = decompress(pack(tree))
+    out = fresh(tmp_path / "out")
+    chance = random.Random(11)
+    for at in chance.sample(range(len(plain)), 300):
+        altered = bytearray(plain)
+        altered[at] = chance.choice((altered[at] ^ 1 << chance.randrange(8), 0, 0xFF, ord("9"), ord("/")))
+        if altered != plain:
+            refuse(compress(altered), out, None)
 
 
 def test_with_more_at_its_end_it_raises(tmp_path: Path, tree: Path) -> None:
