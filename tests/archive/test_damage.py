@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from skerry.archive import Key, open_archive, write_archive
-from skerry.archive.crypt import CHUNK, HEADER_SIZE, TAG
+from skerry.archive.crypt import CHUNK, HEADER_SIZE, TAG, Decrypter, Encrypter
 from skerry.core.errors import Corrupted, InvalidArgument, SkerryError, Unauthenticated, Unsupported
-from tests.archive.trees import everything, fresh, is_empty, pack, unpack
+from tests.archive.trees import compress, decompress, everything, fresh, is_empty, pack, unpack
 
 KEY = Key(b"k" * 32)
 STEP = CHUNK + TAG
@@ -60,6 +60,18 @@ def test_with_any_byte_altered_it_raises_and_leaves_nothing(tmp_path: Path, tree
         refuse(bytes(altered), out, key)
 
 
+def test_with_any_byte_of_the_tar_stream_altered_it_raises(tmp_path: Path, tree: Path) -> None:
+    """Compressed and sealed anew, so that only the parser and the hashes are left to notice."""
+    plain = decompress(pack(tree))
+    out = fresh(tmp_path / "out")
+    chance = random.Random(11)
+    for at in chance.sample(range(len(plain)), 300):
+        altered = bytearray(plain)
+        altered[at] = chance.choice((altered[at] ^ 1 << chance.randrange(8), 0, 0xFF, ord("9"), ord("/")))
+        if altered != plain:
+            refuse(compress(altered), out, None)
+
+
 def test_with_more_at_its_end_it_raises(tmp_path: Path, tree: Path) -> None:
     out = fresh(tmp_path / "out")
     plain, encrypted = pack(tree), pack(tree, key=KEY)
@@ -94,6 +106,21 @@ def test_chunks_cannot_be_moved_doubled_left_out_or_mixed(tmp_path: Path, chunks
     ):
         assert isinstance(refuse(head + b"".join(changed), out, KEY), Corrupted)
     assert unpack(head + b"".join(parts), out, key=KEY).files == 1
+
+
+def test_a_chunk_says_itself_whether_it_is_the_last() -> None:
+    """Encryption alone notices a cut between two chunks, without the seal inside."""
+    encrypter = Encrypter(KEY)
+    sealed = encrypter.update(bytes(2 * CHUNK + 1)) + encrypter.finish()
+    source = io.BytesIO(sealed)
+    whole = Decrypter(source.read, KEY, encrypter.header)
+    assert [len(whole.chunk()) for _ in range(4)] == [CHUNK, CHUNK, 1, 0]
+    for end in (STEP, 2 * STEP):
+        cut = Decrypter(io.BytesIO(sealed[:end]).read, KEY, encrypter.header)
+        with pytest.raises(Corrupted):
+            [cut.chunk() for _ in range(4)]
+    with pytest.raises(Corrupted):
+        Decrypter(io.BytesIO(b"").read, KEY, encrypter.header).chunk()
 
 
 def test_a_wrong_key_is_told_before_anything_else(tree: Path) -> None:

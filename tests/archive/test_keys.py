@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import pickle
+import subprocess
 import sys
 import traceback
 from pathlib import Path
@@ -74,3 +75,9 @@ def test_a_key_is_in_no_repr_error_or_pickle() -> None:
         error = caught.value
         assert secret not in str(error) + error.hint and error.__cause__ is None
         assert f"{secret}!" not in "".join(traceback.format_exception_only(error))
+
+
+def test_neither_zstd_nor_the_ciphers_are_loaded_before_they_are_needed() -> None:
+    program = "import skerry.archive, sys; print({'zstandard', 'cryptography'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"

@@ -10,6 +10,8 @@ import stat
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import zstandard
+
 from skerry.archive import Key, Limits, Totals, open_archive, tar, write_archive
 from skerry.archive.format import MANIFEST, TOTALS, encode_manifest, encode_totals, new_manifest
 from skerry.archive.ledger import Ledger
@@ -106,6 +108,20 @@ def is_empty(*directories: Path) -> bool:
     return not any(os.listdir(directory) for directory in directories)
 
 
+def decompress(data: bytes) -> bytes:
+    return zstandard.ZstdDecompressor().decompressobj().decompress(data)
+
+
+def compress(*plain: bytes | bytearray) -> bytes:
+    """Compressed and sealed as Skerry does it."""
+    target = io.BytesIO()
+    sink = Sink(target, key=None, level=1)
+    for data in plain:
+        sink.write(bytes(data))
+    sink.finish()
+    return target.getvalue()
+
+
 Part = tuple[Member | bytes, bytes]
 """A member or its raw header, and what is stored of it."""
 ROOT = Member(b"layers/0/", tar.DIRECTORY, 0o755)
@@ -130,16 +146,14 @@ def forge(
     about = encode_manifest(new_manifest("sandbox", layers, {}))
     for entry, data in [(Member(MANIFEST, tar.FILE, size=len(about)), about), *parts]:
         header = tar.encode(entry) if isinstance(entry, Member) else entry
-        member = entry if isinstance(entry, Member) else None
         sink.write(header + data + tar.padding(len(data)))
-        path = member.path if member else b"?"
-        if hashed and member:
-            mark = b"/.wh." in path and not member.literal
-            has_content = member.type == tar.FILE and not mark
-            ledger.add(path, header, hashlib.sha256(data) if has_content else None)
-            if path != MANIFEST:
-                ledger.count(member.type, whiteout=mark)
-                ledger.content_bytes += len(data) if member.real_size is None else 0
+        if hashed and isinstance(entry, Member):
+            mark = b"/.wh." in entry.path and not entry.literal
+            has_content = entry.type == tar.FILE and not mark
+            ledger.add(entry.path, header, hashlib.sha256(data) if has_content else None)
+            if entry.path != MANIFEST:
+                ledger.count(entry.type, whiteout=mark)
+                ledger.content_bytes += len(data) if entry.real_size is None else 0
     if hashed:
         path, block = ledger.close_block()
         sink.write(tar.encode(Member(path, tar.FILE, size=len(block))) + block + tar.padding(len(block)))

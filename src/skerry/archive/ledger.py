@@ -91,6 +91,9 @@ class Ledger:
         raise Corrupted(f"the archive holds {len(lines)} entries where {len(stored)} were written")
 
     def totals(self) -> Totals:
+        total = self._sum.copy()
+        # A reader cannot count what was left out, so that number is hashed too.
+        total.update(b"skipped %d\n" % self.skipped)
         return Totals(
             self.entries,
             self.files,
@@ -100,5 +103,5 @@ class Ledger:
             self.whiteouts,
             self.skipped,
             self.content_bytes,
-            self._sum.hexdigest(),
+            total.hexdigest(),
         )

@@ -13,6 +13,7 @@ OPAQUE = b".wh..wh..opq"
 OPAQUE_XATTR = b"trusted.overlay.opaque"
 
 _OVERLAY = "trusted.overlay."
+_MAX_NAME = 255
 _KEPT = ("security.capability", "system.posix_acl_access", "system.posix_acl_default")
 _DROPPED = frozenset(_OVERLAY + name for name in ("origin", "impure", "nlink", "upper", "uuid"))
 """Caches and back references of one mounted overlay; overlayfs makes them anew."""
@@ -38,6 +39,8 @@ def needs_escape(name: bytes) -> bool:
 
 def may_be_set(name: bytes) -> bool:
     """Whether an archive may bring this attribute."""
+    if b"\0" in name or len(name) > _MAX_NAME:
+        return False
     return name.startswith(b"user.") or os.fsdecode(name) in _KEPT
 
 

@@ -133,10 +133,11 @@ class Source:
 
     def _fill(self, size: int) -> None:
         parts = [self._buffer[self._from :]]
-        have, wanted = len(parts[0]), max(size, _FILL)
-        while have < wanted and not self._zstd.eof:
-            parts.append(self._decompress())
-            have += len(parts[-1])
+        have, wanted, zstd = len(parts[0]), max(size, _FILL), self._zstd
+        while have < wanted and not zstd.eof:
+            part = self._decompress()
+            parts.append(part)
+            have += len(part)
         if have < size:
             raise Corrupted("the archive ends too early")
         self._buffer = b"".join(parts)

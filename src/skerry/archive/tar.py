@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import re
-import struct
 from typing import NamedTuple
 
 from skerry.archive.format import MAX_PAX
@@ -13,19 +12,20 @@ from skerry.core.errors import Corrupted, Unsupported
 BLOCK = 512
 END = bytes(2 * BLOCK)
 FILE, LINK, SYMLINK, DIRECTORY, FIFO, PAX = b"0", b"1", b"2", b"5", b"6", b"x"
+_TYPES = (FILE, LINK, SYMLINK, DIRECTORY, FIFO)
 
-_HEADER = struct.Struct("100s8s8s8s12s12s8sc100s8s32s32s8s8s155s12s")
 _USTAR = b"ustar\x0000"
 _DEVICE = b"0000000\0"
 _TAIL = _USTAR + bytes(64) + 2 * _DEVICE + bytes(167)
 _FIXED = sum(_TAIL) + 8 * ord(" ")
 """What is the same in all checksums; the checksum itself counts as blanks."""
-_UNUSED = (bytes(32), bytes(32), bytes(155), bytes(12))
 _MAX_OCTAL = 8**11 - 1
 _PAX_NAME = b"PaxHeaders/next"
 _SECONDS = re.compile(rb"(-?)([0-9]{1,18})(?:\.([0-9]{9}))?")
-_OCTAL = re.compile(rb"[0-7]+\0")
+_FACTS = re.compile(rb"([0-7]{7})\0([0-7]{7})\0([0-7]{7})\0([0-7]{11})\0([0-7]{11})\0([0-7]{6})\0 (.)", re.DOTALL)
+_SIZE = re.compile(rb"[0-7]{11}\0")
 _NUMBER = re.compile(rb"0|[1-9][0-9]{0,18}")
+_TOO_LARGE = 2**63
 _XATTR = b"SCHILY.xattr."
 _LITERAL = b"SKERRY.literal"
 _SPARSE = b"GNU.sparse."
@@ -127,7 +127,7 @@ def is_pax(block: bytes) -> bool:
 
 def pax_size(block: bytes) -> int:
     """Of the records after this header. Raises Corrupted."""
-    size = _octal(block[124:136])
+    size = int(block[124:135], 8) if _SIZE.match(block, 124) else 0
     if not 0 < size <= MAX_PAX or block != _pax_block(size):
         raise Corrupted(f"an extended header of {size} bytes in the archive")
     return size
@@ -135,25 +135,21 @@ def pax_size(block: bytes) -> int:
 
 def decode(block: bytes, records: bytes) -> Member:
     """The member that a header and the PAX records before it describe. Raises Corrupted."""
-    (name, mode, uid, gid, size, mtime, checksum, type, target, magic, user, group, major, minor, prefix, rest) = (
-        _HEADER.unpack(block)
-    )
-    total = sum(block) - sum(checksum) + 8 * 32
-    if checksum != b"%06o\0 " % total or magic != _USTAR:
+    match = _FACTS.match(block, 100)
+    if match is None or len(block) != BLOCK or block[257:265] != _USTAR:
         raise Corrupted("a header in the archive is damaged")
-    if (user, group, prefix, rest) != _UNUSED:
-        raise Corrupted("a header in the archive has fields that Skerry does not write")
-    if type not in (FILE, LINK, SYMLINK, DIRECTORY, FIFO) or major != _DEVICE or minor != _DEVICE:
+    mode, uid, gid, size, mtime, checksum, type = match.groups()
+    if int(checksum, 8) != sum(block) - sum(block[148:156]) + 8 * ord(" "):
+        raise Corrupted("a header in the archive is damaged")
+    if type not in _TYPES:
         raise Corrupted(f"the archive holds a device or something else that no sandbox has (type {type!r})")
+    if block[257:] != _TAIL:
+        raise Corrupted("a header in the archive has fields that Skerry does not write")
+    name, target = block[:100].rstrip(b"\0"), block[157:257].rstrip(b"\0")
+    if b"\0" in name or b"\0" in target:
+        raise Corrupted("a header in the archive is damaged")
     member = Member(
-        _text(name),
-        type,
-        _octal(mode),
-        _octal(uid),
-        _octal(gid),
-        _octal(mtime) * 1_000_000_000,
-        _octal(size),
-        _text(target),
+        name, type, int(mode, 8), int(uid, 8), int(gid, 8), int(mtime, 8) * 1_000_000_000, int(size, 8), target
     )
     return _extend(member, records) if records else member
 
@@ -207,9 +203,10 @@ def _parse_records(data: bytes) -> dict[bytes, bytes]:
 
 
 def parse_number(text: bytes) -> int:
-    if not _NUMBER.fullmatch(text):
+    number = int(text) if _NUMBER.fullmatch(text) else _TOO_LARGE
+    if number >= _TOO_LARGE:
         raise Corrupted("the archive has something else where a number belongs")
-    return int(text)
+    return number
 
 
 def _decode_time(text: bytes) -> int:
@@ -218,16 +215,3 @@ def _decode_time(text: bytes) -> int:
         raise Corrupted("the archive has something else where a time belongs")
     ns = int(match[2]) * 1_000_000_000 + int(match[3] or b"0")
     return -ns if match[1] else ns
-
-
-def _octal(field: bytes) -> int:
-    if not _OCTAL.fullmatch(field):
-        raise Corrupted("a header in the archive is damaged")
-    return int(field[:-1], 8)
-
-
-def _text(field: bytes) -> bytes:
-    text = field.rstrip(b"\0")
-    if b"\0" in text:
-        raise Corrupted("a header in the archive is damaged")
-    return text
