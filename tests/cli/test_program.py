@@ -14,6 +14,7 @@ from tests.cli.conftest import Skerry
 
 GROUPS = {
     "Sandboxes": ["create", "ps", "info", "rm"],
+    "Lifecycle": ["stop", "start", "restart", "pause", "resume", "recover", "reset"],
     "Running": ["run", "exec", "sh", "attach", "logs", "kill"],
     "Files": ["ls", "cat", "cp", "edit", "watch"],
     "Network": ["port"],
@@ -55,7 +56,9 @@ def test_every_command_has_help_with_an_example(skerry: Skerry, command: str) ->
     assert f"  Example:\n    skerry {command}" in done.text
 
 
-@pytest.mark.parametrize("command", ["run", "exec", "logs", "kill", "cp", "edit", "rm", "usage"])
+@pytest.mark.parametrize(
+    "command", ["run", "exec", "logs", "kill", "cp", "edit", "rm", "usage", "stop", "restart", "reset"]
+)
 def test_commands_that_fail_in_ways_say_their_exit_codes(skerry: Skerry, command: str) -> None:
     assert "\n  Exit codes:\n    " in skerry("help", command).text
 
