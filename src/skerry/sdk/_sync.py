@@ -1468,14 +1468,30 @@ class Sandbox:
         """
         return run(self._inner.stop(timeout=timeout))
 
-    def start(self) -> SandboxInfo:
+    def start(self, *, key: KeyOptions | None = None) -> SandboxInfo:
         """Start one that is stopped or archived, with its files, variables and full lifetime; resume a paused one.
 
-        Any call that needs it running does the same, unless `auto_start=False`. Running: no error.
+        Any call that needs it running does the same, unless `auto_start=False`. Running: no error. `key` is what it was
+        archived with; without, the one of SKERRY_ARCHIVE_KEY.
 
-        Raises SandboxNotFound, SandboxFailed, Unsupported; Corrupted where its files are missing.
+        Raises SandboxNotFound, SandboxFailed, Unsupported; Corrupted where its files are missing or its archive is
+        damaged; Unauthenticated for a key that is not its archive's: it stays archived.
         """
-        return run(self._inner.start())
+        return run(self._inner.start(key=key))
+
+    def archive(self, *, key: KeyOptions | None = None) -> SandboxInfo:
+        """Stop it and put its files into compressed cold storage, which `start` brings them back from.
+
+        With `key`, or one in SKERRY_ARCHIVE_KEY, the archive is encrypted, and `start` needs the same key. The archive
+        is read back and compared before the files go. Archived: no error.
+
+        Raises:
+            SandboxNotFound, Conflict for one that has failed.
+            DiskFull: there is no room for the archive; it is stopped and has its files.
+            Unsupported: the provider cannot, or a file is of a kind that no archive can hold.
+            InvalidArgument: there is no such key.
+        """
+        return run(self._inner.archive(key=key))
 
     def restart(
         self,

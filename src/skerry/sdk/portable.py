@@ -151,12 +151,21 @@ def _replacing(path: str) -> Iterator[BinaryIO]:
             try:
                 yield file
                 if nameless:
-                    os.link(f"/proc/self/fd/{fd}", beside, follow_symlinks=True)
+                    _give_name(fd, directory, os.path.basename(beside))
                 os.rename(beside, place)
             except BaseException:
                 if os.path.lexists(beside):
                     os.unlink(beside)
                 raise
+
+
+def _give_name(fd: int, directory: str, name: str) -> None:
+    at = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        # Only with a directory does Python follow the link, which is to the file itself.
+        os.link(f"/proc/self/fd/{fd}", name, dst_dir_fd=at, follow_symlinks=True)
+    finally:
+        os.close(at)
 
 
 def _finish(file: BinaryIO) -> None:

@@ -315,16 +315,34 @@ class AsyncSandbox:
         self._info = await lifecycle.stop(self._link, self._ports, timeout)
         return self._changed("stop", began)
 
-    async def start(self) -> SandboxInfo:
+    async def start(self, *, key: KeyOptions | None = None) -> SandboxInfo:
         """Start one that is stopped or archived, with its files, variables and full lifetime; resume a paused one.
 
-        Any call that needs it running does the same, unless `auto_start=False`. Running: no error.
+        Any call that needs it running does the same, unless `auto_start=False`. Running: no error. `key` is what it was
+        archived with; without, the one of SKERRY_ARCHIVE_KEY.
 
-        Raises SandboxNotFound, SandboxFailed, Unsupported; Corrupted where its files are missing.
+        Raises SandboxNotFound, SandboxFailed, Unsupported; Corrupted where its files are missing or its archive is
+        damaged; Unauthenticated for a key that is not its archive's: it stays archived.
         """
         began = time.perf_counter()
-        self._info = await lifecycle.start(self._link)
+        self._info = await lifecycle.start(self._link, key)
         return self._changed("start", began)
+
+    async def archive(self, *, key: KeyOptions | None = None) -> SandboxInfo:
+        """Stop it and put its files into compressed cold storage, which `start` brings them back from.
+
+        With `key`, or one in SKERRY_ARCHIVE_KEY, the archive is encrypted, and `start` needs the same key. The archive
+        is read back and compared before the files go. Archived: no error.
+
+        Raises:
+            SandboxNotFound, Conflict for one that has failed.
+            DiskFull: there is no room for the archive; it is stopped and has its files.
+            Unsupported: the provider cannot, or a file is of a kind that no archive can hold.
+            InvalidArgument: there is no such key.
+        """
+        began = time.perf_counter()
+        self._info = await lifecycle.archive(self._link, self._ports, key)
+        return self._changed("archive", began)
 
     async def restart(
         self,
