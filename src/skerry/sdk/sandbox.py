@@ -11,11 +11,12 @@ from typing import Literal, Self
 import anyio
 
 from skerry.core import registry
-from skerry.core.errors import SkerryError, Unsupported
+from skerry.core.errors import SandboxStopped, SkerryError, Unsupported
 from skerry.core.models import CodeResult, Event, ExecResult, SandboxInfo, SandboxSpec, SnapshotInfo, State, Usage
 from skerry.core.provider import Deadlines, Leases, Provider, Resizable
 from skerry.core.provider import Volumes as VolumeProvider
 from skerry.sdk import code as snippets
+from skerry.sdk import lifecycle
 from skerry.sdk.commands import BytesCallback, Command, SandboxPath, Stdin, TextCallback, build
 from skerry.sdk.copies import CopyOptions, SecretOptions, check_count, copy, copy_spec
 from skerry.sdk.env import AsyncEnv
@@ -30,7 +31,7 @@ from skerry.sdk.instructions import Instructions, check_instructions, describe
 from skerry.sdk.link import Link
 from skerry.sdk.listing import SandboxPage, SandboxStatus, select, spec_of
 from skerry.sdk.log import log
-from skerry.sdk.options import ResourceOptions, VolumeOptions, build_spec, check_lifetime, check_limits
+from skerry.sdk.options import ResourceOptions, VolumeOptions, build_spec, check_idle, check_lifetime, check_limits
 from skerry.sdk.output import OUTPUT_LIMIT
 from skerry.sdk.ports import AsyncPorts
 from skerry.sdk.processes import AsyncProcesses
@@ -70,12 +71,14 @@ class AsyncSandbox:
     Without, it lives until `destroy` or the end of its lifetime. May be used from several tasks and event loops.
     """
 
-    def __init__(self, provider: Provider, info: SandboxInfo, spec: SandboxSpec | None = None) -> None:
+    def __init__(
+        self, provider: Provider, info: SandboxInfo, spec: SandboxSpec | None = None, *, auto_start: bool = True
+    ) -> None:
         self._provider = provider
         self._info = info
         self._spec = spec
         self._log = EventLog(provider, info.id)
-        self._link = Link(provider, info.id, on_event=self._log.add)
+        self._link = Link(provider, info.id, auto_start=auto_start, on_event=self._log.add)
         self._files = AsyncFiles(self._link)
         self._processes = AsyncProcesses(self._link)
         self._terminals = AsyncTerminals(self._link)
@@ -84,7 +87,7 @@ class AsyncSandbox:
         self._git = AsyncGit(self._link)
         self._snapshots = AsyncSandboxSnapshots(provider, info.id, self._restored)
         self._instructions: Instructions | None = None
-        self._leased = self._kept = False
+        self._kept = False
 
     @classmethod
     async def create(
@@ -102,18 +105,18 @@ class AsyncSandbox:
         env: Mapping[str, str] | None = None,
         metadata: Mapping[str, str] | None = None,
         timeout: float | None = None,
-        idle_timeout: object = None,
+        idle_timeout: float | None = None,
         purpose: str = "development",
-        auto_stop: object = None,
-        auto_archive: object = None,
-        auto_delete: object = None,
-        keep_alive: object = None,
+        auto_stop: float | None = None,
+        auto_archive: float | None = None,
+        auto_delete: float | None = None,
+        keep_alive: bool | None = None,
         instructions: Instructions | None = None,
         resources: ResourceOptions | None = None,
         volumes: VolumeOptions | None = None,
         ports: object = None,
         network: str = "none",
-        secrets: object = None,
+        secrets: Mapping[str, str] | None = None,
         user: str | None = None,
         workdir: SandboxPath | None = None,
         labels: Mapping[str, str] | None = None,
@@ -122,14 +125,20 @@ class AsyncSandbox:
         target: object = None,
         options: object = None,
         isolation: str | None = None,
+        auto_start: bool = True,
         on_event: EventCallback | None = None,
     ) -> Self:
         """Make a sandbox that is ready for commands.
 
-        `timeout` is its lifetime in seconds. With `idempotency_key` the same call again returns the same sandbox.
-        `on_event` gets every event from `created` on. `instructions` is what `instructions()` gives. `snapshot`, or
-        `restore_from`, is what it begins with: its template, files, variables, user and working directory are those.
-        `volumes` are those that exist, by the path they are mounted at, or a list of `VolumeMount`.
+        `timeout` is its lifetime in seconds, counted while it runs. `auto_stop` (`idle_timeout` is the same),
+        `auto_archive` and `auto_delete` are seconds without work in it, all counted from the same moment, after which
+        it is stopped, archived, destroyed; `keep_alive=True` says that none of them is wanted. `secrets` are variables
+        as `env`, but of this sandbox alone: no copy of it has them. With `auto_start=False` a call on a sandbox that is
+        stopped or paused raises SandboxStopped instead of starting it. With `idempotency_key` the same call again
+        returns the same sandbox. `on_event` gets every event from `created` on. `instructions` is what
+        `instructions()` gives.
+        `snapshot`, or `restore_from`, is what it begins with: its template, files, variables, user and working
+        directory are those. `volumes` are those that exist, by the path they are mounted at, or a list of `VolumeMount`.
         Options typed `object` have no feature yet.
 
         Raises:
@@ -147,9 +156,17 @@ class AsyncSandbox:
             name=name,
             template=template,
             env=env,
+            secrets=secrets,
             metadata=metadata,
             labels=labels,
             timeout=timeout,
+            idle=check_idle(
+                auto_stop=auto_stop,
+                idle_timeout=idle_timeout,
+                auto_archive=auto_archive,
+                auto_delete=auto_delete,
+                keep_alive=keep_alive,
+            ),
             purpose=purpose,
             resources=resources,
             volumes=volumes,
@@ -163,13 +180,7 @@ class AsyncSandbox:
                 "source": source,
                 "language": language,
                 "runtime": runtime,
-                "idle_timeout": idle_timeout,
-                "auto_stop": auto_stop,
-                "auto_archive": auto_archive,
-                "auto_delete": auto_delete,
-                "keep_alive": keep_alive,
                 "ports": ports,
-                "secrets": secrets,
                 "region": region,
                 "target": target,
                 "options": options,
@@ -181,8 +192,9 @@ class AsyncSandbox:
             spec = dataclasses.replace(spec, snapshot=found.id)
         if spec.volumes and not isinstance(chosen, VolumeProvider):
             raise Unsupported(f"the provider {chosen.name!r} has no volumes", option="volumes")
+        lifecycle.check_inactivity(chosen, spec)
         info = await chosen.create(spec)
-        sandbox = cls(chosen, info, spec)
+        sandbox = cls(chosen, info, spec, auto_start=auto_start)
         sandbox._instructions = instructions
         log.info("created %s", info.id, extra=sandbox._link.fields("create", started))
         if on_event is not None:
@@ -190,26 +202,29 @@ class AsyncSandbox:
         return sandbox
 
     @classmethod
-    async def connect(cls, id_or_name: str, *, provider: str | Provider = "local") -> Self:
-        """A sandbox that exists, with its connection open.
+    async def connect(cls, id_or_name: str, *, provider: str | Provider = "local", auto_start: bool = True) -> Self:
+        """A sandbox that exists, with its connection open; one that is stopped or paused is started.
 
         Raises SandboxNotFound, SandboxStopped, SandboxFailed, ConnectionLost.
         """
-        sandbox = await cls.find(id_or_name, provider=provider)
+        sandbox = await cls.find(id_or_name, provider=provider, auto_start=auto_start)
         await sandbox.reconnect()
         return sandbox
 
     @classmethod
-    async def get(cls, id: str, *, provider: str | Provider = "local") -> Self:
-        """The sandbox with that id; the connection is opened when it is needed. Raises SandboxNotFound."""
+    async def get(cls, id: str, *, provider: str | Provider = "local", auto_start: bool = True) -> Self:
+        """The sandbox with that id; the connection is opened, and it is started, when it is needed.
+
+        Raises SandboxNotFound.
+        """
         chosen = registry.provider(provider)
-        return cls(chosen, await chosen.get(id))
+        return cls(chosen, await chosen.get(id), auto_start=auto_start)
 
     @classmethod
-    async def find(cls, id_or_name: str, *, provider: str | Provider = "local") -> Self:
+    async def find(cls, id_or_name: str, *, provider: str | Provider = "local", auto_start: bool = True) -> Self:
         """The sandbox with that id or name, as `get`. Raises SandboxNotFound."""
         chosen = registry.provider(provider)
-        return cls(chosen, await chosen.find(id_or_name))
+        return cls(chosen, await chosen.find(id_or_name), auto_start=auto_start)
 
     @classmethod
     async def list(
@@ -232,9 +247,12 @@ class AsyncSandbox:
     async def __aenter__(self) -> Self:
         if isinstance(self._provider, Leases):
             try:
+                await self._link.session()  # starts it
                 await self._provider.record_lease(self.id)
                 await self._link.request(Life(lease=1), LifeReply)
-                self._leased = True
+                self._link.leased = True
+            except SandboxStopped:
+                raise  # it was not to be started: nothing has begun that could be left behind
             except BaseException:
                 await self.__aexit__(None, None, None)
                 raise
@@ -251,17 +269,107 @@ class AsyncSandbox:
 
         Raises SandboxNotFound, ConnectionLost.
         """
-        if self._leased and isinstance(self._provider, Leases):
+        if self._link.leased and isinstance(self._provider, Leases):
             # In this order a crash in between ends the sandbox: it is never left with nobody to end it.
             await self._link.request(Life(lease=0), LifeReply)
             await self._provider.record_lease(self.id, held=False)
-        self._leased, self._kept = False, True
+        self._link.leased, self._kept = False, True
 
-    async def destroy(self) -> None:
-        """End the sandbox and remove everything of it. One that is gone is no error."""
+    async def stop(self, *, timeout: float = 10.0) -> SandboxInfo:
+        """End what runs in it and keep its files and variables; it costs no memory and does not age until `start`.
+
+        Processes are asked to end (SIGTERM; terminals are hung up) and killed after `timeout` seconds.
+
+        Raises SandboxNotFound, Conflict for one that has failed, Unsupported where the provider cannot.
+        """
+        began = time.perf_counter()
+        self._info = await lifecycle.stop(self._link, self._ports, timeout)
+        return self._changed("stop", began)
+
+    async def start(self) -> SandboxInfo:
+        """Start one that is stopped or archived, with its files, variables and full lifetime; resume a paused one.
+
+        Any call that needs it running does the same, unless `auto_start=False`. Running: no error.
+
+        Raises SandboxNotFound, SandboxFailed, Unsupported; Corrupted where its files are missing.
+        """
+        began = time.perf_counter()
+        self._info = await lifecycle.start(self._link)
+        return self._changed("start", began)
+
+    async def restart(
+        self,
+        *,
+        env: Mapping[str, str] | None = None,
+        resources: ResourceOptions | None = None,
+        template: str | None = None,
+        timeout: float = 10.0,
+    ) -> SandboxInfo:
+        """Stop it and start it, with other limits, another template, or variables over those it has.
+
+        What cannot be honoured is refused before it is stopped. A new template changes what is below the files that
+        were written; these stay. `timeout` as for `stop`.
+
+        Raises SandboxNotFound, Unsupported, QuotaExceeded, InvalidArgument, TemplateNotFound; Conflict for one that has
+        failed, or for a new template where it was made from a snapshot.
+        """
+        began = time.perf_counter()
+        self._info = await lifecycle.restart(
+            self._link, self._ports, timeout, env=env, resources=resources, template=template
+        )
+        return self._changed("restart", began)
+
+    async def pause(self) -> SandboxInfo:
+        """Freeze its processes in memory, with their connections, until `resume`. Its lifetime goes on.
+
+        Raises SandboxNotFound, Conflict for one that does not run, Unsupported where the provider cannot.
+        """
+        began = time.perf_counter()
+        self._info = await lifecycle.pause(self._link)
+        return self._changed("pause", began)
+
+    async def resume(self) -> SandboxInfo:
+        """Let its processes go on. Raises SandboxNotFound, Conflict for one that is not paused, Unsupported."""
+        began = time.perf_counter()
+        self._info = await lifecycle.resume(self._link)
+        return self._changed("resume", began)
+
+    async def reset(self, *, hard: bool = False) -> SandboxInfo:
+        """Kill its processes and forget changed variables; `hard`: forget its files too. It runs afterwards.
+
+        Files are then what they were at its creation. It is made sure that nothing of before is left; volumes stay.
+
+        Raises SandboxNotFound, Conflict, Unsupported where the provider cannot.
+        """
+        began = time.perf_counter()
+        self._info = await lifecycle.reset(self._link, self._ports, hard=hard)
+        return self._changed("reset", began)
+
+    async def recover(self) -> SandboxInfo:
+        """Start one that has failed, with the files it had.
+
+        Raises SandboxNotFound, Conflict if it has not failed, Corrupted where its files are missing, Unsupported.
+        """
+        began = time.perf_counter()
+        self._info = await lifecycle.recover(self._link, self._ports)
+        return self._changed("recover", began)
+
+    def _changed(self, op: str, began: float) -> SandboxInfo:
+        log.info("%s %s: %s", op, self.id, self._info.state, extra=self._link.fields(op, began))
+        return self._info
+
+    async def destroy(self, *, graceful: bool = False, timeout: float = 30.0) -> None:
+        """End the sandbox and remove everything of it. One that is gone is no error.
+
+        `graceful`: its processes are asked to end and have `timeout` seconds for it, as with `stop`.
+
+        Raises Unsupported for `graceful` where the provider cannot.
+        """
         started = time.perf_counter()
         self._link.destroyed = True
         try:
+            if graceful:
+                await lifecycle.end(self._link, timeout)
             await self._provider.destroy(self.id)
         except BaseException:
             self._link.destroyed = False
@@ -277,7 +385,7 @@ class AsyncSandbox:
 
         One entered by `async with` is tied to the connection and ends with it: it is destroyed.
         """
-        if self._leased:
+        if self._link.leased:
             await self.destroy()
         else:
             self._log.stop()
@@ -501,7 +609,7 @@ class AsyncSandbox:
             InvalidArgument: an option that makes no sense, before anything is sent.
             CommandNotFound: the program of a list is not there.
             ExecTimeout, OutOfMemory, CommandFailed: with `check=True`, unless it exited with 0.
-            ConnectionLost, SandboxNotFound, SandboxFailed: how it ended cannot be known.
+            ConnectionLost, SandboxNotFound, SandboxStopped, SandboxFailed: how it ended cannot be known.
         """
         request = build(
             command, cwd=cwd, env=env, timeout=timeout, user=user, sudo=sudo, stdin=stdin, output_limit=output_limit
@@ -553,7 +661,7 @@ class AsyncSandbox:
         Raises:
             InvalidArgument: an option that makes no sense, before anything is sent.
             CommandNotFound: the program of a list is not there.
-            ConnectionLost, SandboxNotFound, SandboxFailed: how it ended cannot be known.
+            ConnectionLost, SandboxNotFound, SandboxStopped, SandboxFailed: how it ended cannot be known.
         """
         request = build(
             command,
