@@ -1310,9 +1310,9 @@ class Sandbox:
         as `env`, but of this sandbox alone: no copy of it has them. With `auto_start=False` a call on a sandbox that is
         stopped or paused raises SandboxStopped instead of starting it. With `idempotency_key` the same call again
         returns the same sandbox. `on_event` gets every event from `created` on. `instructions` is what
-        `instructions()` gives.
-        `snapshot`, or `restore_from`, is what it begins with: its template, files, variables, user and working
-        directory are those. `volumes` are those that exist, by the path they are mounted at, or a list of `VolumeMount`.
+        `instructions()` gives. `snapshot`, or `restore_from`, is what it begins with: its template, files, variables,
+        user and working directory are those. `volumes` are those that exist, by the path they are mounted at, or a
+        list of `VolumeMount`.
         Options typed `object` have no feature yet.
 
         Raises:

@@ -136,9 +136,9 @@ class AsyncSandbox:
         as `env`, but of this sandbox alone: no copy of it has them. With `auto_start=False` a call on a sandbox that is
         stopped or paused raises SandboxStopped instead of starting it. With `idempotency_key` the same call again
         returns the same sandbox. `on_event` gets every event from `created` on. `instructions` is what
-        `instructions()` gives.
-        `snapshot`, or `restore_from`, is what it begins with: its template, files, variables, user and working
-        directory are those. `volumes` are those that exist, by the path they are mounted at, or a list of `VolumeMount`.
+        `instructions()` gives. `snapshot`, or `restore_from`, is what it begins with: its template, files, variables,
+        user and working directory are those. `volumes` are those that exist, by the path they are mounted at, or a
+        list of `VolumeMount`.
         Options typed `object` have no feature yet.
 
         Raises:
@@ -527,8 +527,8 @@ class AsyncSandbox:
         self._info = info
         await self._ports._close()
         await self._link.close()
-        if self._leased and info.state is State.RUNNING:
-            await self._link.request(Life(lease=1), LifeReply)
+        if info.state is State.RUNNING:
+            await self._link.renew_lease()
 
     async def info(self) -> SandboxInfo:
         """What the provider knows about it now. Raises SandboxNotFound."""
