@@ -32,6 +32,7 @@ def create(
     network: options.NetworkOption = Network.NONE,
     user: options.User = None,
     workdir: options.Workdir = None,
+    snapshot: options.Snapshot = None,
     auto_stop: Annotated[
         float | None, typer.Option("--auto-stop", metavar="S", help="Stop it after so many seconds without work in it.")
     ] = None,
@@ -39,7 +40,6 @@ def create(
         float | None,
         typer.Option("--auto-delete", metavar="S", help="Destroy it after so many seconds without work in it."),
     ] = None,
-    snapshot: options.Snapshot = None,
     output: options.Output = Format.TEXT,
 ) -> None:
     """Create a sandbox and print its id. It lives until `skerry rm` or the end of its lifetime.
@@ -62,9 +62,9 @@ def create(
             network=network.value,
             user=user,
             workdir=workdir,
+            snapshot=snapshot,
             auto_stop=auto_stop,
             auto_delete=auto_delete,
-            snapshot=snapshot,
         )
         try:
             if output is Format.JSON:

@@ -1340,10 +1340,10 @@ class Sandbox:
         stopped or paused raises SandboxStopped instead of starting it. With `idempotency_key` the same call again
         returns the same sandbox. `on_event` gets every event from `created` on. `instructions` is what
         `instructions()` gives. `snapshot`, or `restore_from`, is what it begins with: its template, files, variables,
-        user and working directory are those.
+        user and working directory are those. `volumes` are those that exist, by the path they are mounted at, or a
+        list of `VolumeMount`.
         `import_state` is a path, bytes or a binary stream with what `export_state` wrote; `key` is the one it was
         encrypted with. What is given here is set over what is in it: `env` over its variables.
-        `volumes` are those that exist, by the path they are mounted at, or a list of `VolumeMount`.
         Options typed `object` have no feature yet.
 
         Raises:

@@ -157,10 +157,10 @@ class AsyncSandbox:
         stopped or paused raises SandboxStopped instead of starting it. With `idempotency_key` the same call again
         returns the same sandbox. `on_event` gets every event from `created` on. `instructions` is what
         `instructions()` gives. `snapshot`, or `restore_from`, is what it begins with: its template, files, variables,
-        user and working directory are those.
+        user and working directory are those. `volumes` are those that exist, by the path they are mounted at, or a
+        list of `VolumeMount`.
         `import_state` is a path, bytes or a binary stream with what `export_state` wrote; `key` is the one it was
         encrypted with. What is given here is set over what is in it: `env` over its variables.
-        `volumes` are those that exist, by the path they are mounted at, or a list of `VolumeMount`.
         Options typed `object` have no feature yet.
 
         Raises:
@@ -213,12 +213,12 @@ class AsyncSandbox:
             },
         )
         chosen = registry.provider(provider)
-        lifecycle.check_inactivity(chosen, spec)
         if (begin := check_beginning(snapshot, restore_from, template)) is not None:
             found = await find_snapshot(require_snapshots(chosen, "snapshot"), begin)
             spec = dataclasses.replace(spec, snapshot=found.id)
         if spec.volumes and not isinstance(chosen, VolumeProvider):
             raise Unsupported(f"the provider {chosen.name!r} has no volumes", option="volumes")
+        lifecycle.check_inactivity(chosen, spec)
         if import_state is None:
             info = await chosen.create(spec)
         else:

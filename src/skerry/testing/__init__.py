@@ -27,6 +27,7 @@ from skerry.testing.cases.lifecycle import LifecycleConformance, ListingConforma
 from skerry.testing.cases.output import OutputConformance  # noqa: E402
 from skerry.testing.cases.ports import PortsConformance  # noqa: E402
 from skerry.testing.cases.processes import ProcessesConformance  # noqa: E402
+from skerry.testing.cases.snapshots import CopiesConformance, SnapshotsConformance  # noqa: E402
 from skerry.testing.cases.terminals import TerminalsConformance  # noqa: E402
 from skerry.testing.cases.timeouts import TimeoutsConformance  # noqa: E402
 from skerry.testing.cases.transfers import TransfersConformance  # noqa: E402
@@ -53,6 +54,8 @@ SUITES: tuple[type[Conformance], ...] = (
     DeadlinesConformance,
     LeasesConformance,
     ResizableConformance,
+    SnapshotsConformance,
+    CopiesConformance,
 )
 """Every class, in the order of the tables."""
 
@@ -70,6 +73,7 @@ __all__ = [
     "SUITES",
     "ClientsConformance",
     "Conformance",
+    "CopiesConformance",
     "DeadlinesConformance",
     "EnvConformance",
     "ExecConformance",
@@ -86,6 +90,7 @@ __all__ = [
     "ProcessesConformance",
     "ResizableConformance",
     "SearchConformance",
+    "SnapshotsConformance",
     "TerminalsConformance",
     "TimeoutsConformance",
     "TransfersConformance",
