@@ -20,7 +20,7 @@ from skerry import __version__
 from skerry.archive import Archive, Key, open_archive, write_archive
 from skerry.core.errors import Corrupted, SkerryError, Unauthenticated
 from skerry.core.models import SandboxInfo, State
-from skerry.providers.local.limits import upper_limit
+from skerry.providers.local.limits import LEAST_DISK, upper_limit
 from skerry.providers.local.record import Record
 from skerry.providers.local.restoring import restoring_trees
 from skerry.providers.local.statefile import COLD
@@ -182,7 +182,9 @@ class Cold:
             archive.unpack([fresh / "u"])
             flush(fresh)
             if (limit := upper_limit(record)) is not None:
-                engine.storage.set_limit(fresh, limit)
+                # overlayfs notes in each directory where it comes from, and cannot look into a full one before
+                held = engine.storage.used(fresh) or 0
+                engine.storage.set_limit(fresh, max(limit, held + LEAST_DISK))
             fresh.rename(upper)
 
     def _remove_trees(self, record: Record) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from skerry import __version__
 from skerry.archive import Archive, Limits, open_archive, write_archive
 from skerry.core.config import limits
-from skerry.core.errors import FileError, TemplateNotFound, Unsupported
+from skerry.core.errors import DiskFull, FileError, QuotaExceeded, TemplateNotFound, Unsupported
 from skerry.core.models import ExportInfo, Resources, SandboxSpec
 from skerry.providers.local import statefile
 from skerry.providers.local.bases import Base, find_base
@@ -188,7 +188,14 @@ class States:
         trees = [engine.snapshots.tree(kept.id) for kept in made]
         for tree in trees:
             self._make_tree(tree, room)
-        archive.unpack([tree / "u" for tree in trees], limits=Limits(max_bytes=room), on_progress=on_progress)
+        try:
+            archive.unpack([tree / "u" for tree in trees], limits=Limits(max_bytes=room), on_progress=on_progress)
+        except DiskFull as error:
+            if error.errno != errno.EDQUOT:
+                raise
+            raise QuotaExceeded(
+                f"the file holds more than the disk limit of {room} bytes", hint="ask for a larger disk"
+            ) from error
         if engine.storage.snapshots == "disk":
             flush(trees[0])  # accounts lag behind
         below = 0
