@@ -28,6 +28,7 @@ from skerry.testing.cases.output import OutputConformance  # noqa: E402
 from skerry.testing.cases.ports import PortsConformance  # noqa: E402
 from skerry.testing.cases.processes import ProcessesConformance  # noqa: E402
 from skerry.testing.cases.snapshots import CopiesConformance, SnapshotsConformance  # noqa: E402
+from skerry.testing.cases.states import ArchivableConformance, PortableConformance  # noqa: E402
 from skerry.testing.cases.terminals import TerminalsConformance  # noqa: E402
 from skerry.testing.cases.timeouts import TimeoutsConformance  # noqa: E402
 from skerry.testing.cases.transfers import TransfersConformance  # noqa: E402
@@ -56,6 +57,8 @@ SUITES: tuple[type[Conformance], ...] = (
     ResizableConformance,
     SnapshotsConformance,
     CopiesConformance,
+    PortableConformance,
+    ArchivableConformance,
 )
 """Every class, in the order of the tables."""
 
@@ -71,6 +74,7 @@ def cases(suite: type[Conformance]) -> dict[str, str]:
 
 __all__ = [
     "SUITES",
+    "ArchivableConformance",
     "ClientsConformance",
     "Conformance",
     "CopiesConformance",
@@ -86,6 +90,7 @@ __all__ = [
     "ListingConformance",
     "NetworkConformance",
     "OutputConformance",
+    "PortableConformance",
     "PortsConformance",
     "ProcessesConformance",
     "ResizableConformance",
