@@ -18,6 +18,7 @@ SAYS = {
     "files": ["prices.csv", "report/total.txt", "total: 14", "FILE_NOT_FOUND - check the path"],
     "memory_provider": ["hello", "isolation: none"],
     "many": ["1, 4, 9, 16", "20 sandboxes created"],
+    "archives": ["key: False", "['1', '4', '9', 'test']", "archived: archived", "UNAUTHENTICATED", "back again: 9"],
     "errors": [
         "exit code 3 stderr oops",
         "timed out: True kept: so far",

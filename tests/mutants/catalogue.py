@@ -405,4 +405,40 @@ MUTANTS = [
         "            if level.opaque and level.fd == self._root:\n                _set",
         "tests/archive/test_overlay.py::test_an_overlay_shows_the_same_on_the_unpacked_layer",
     ),
+    # -- states
+    Mutant(
+        "an archive is not read back",
+        "src/skerry/providers/local/cold.py",
+        "                    archive.verify()\n",
+        "                    assert archive\n",
+        "tests/providers/test_cold.py::test_an_archive_that_does_not_read_back_is_not_trusted[directory]",
+    ),
+    Mutant(
+        "a damaged archive loses its state",
+        "src/skerry/providers/local/cold.py",
+        "                engine.finish(record, State.ARCHIVED)\n                raise\n",
+        "                raise\n",
+        "tests/providers/test_cold.py::test_a_damaged_archive_is_kept_and_so_is_its_state[directory]",
+    ),
+    Mutant(
+        "an export leaves its snapshot",
+        "src/skerry/providers/local/states.py",
+        "            snapshots.release([made.id])\n",
+        "            assert made.id\n",
+        "tests/providers/test_states.py::test_a_sandbox_goes_on_while_it_is_exported_and_the_file_is_of_one_moment",
+    ),
+    Mutant(
+        "an import has no disk limit",
+        "src/skerry/providers/local/states.py",
+        "            room = engine.grant(spec).disk or limits().max_disk\n",
+        "            room = (engine.grant(spec).disk or limits().max_disk) + (1 << 40)\n",
+        "tests/providers/test_states.py::test_a_bomb_ends_at_the_disk_limit",
+    ),
+    Mutant(
+        "an export writes over its target at once",
+        "src/skerry/sdk/portable.py",
+        "        if os.path.exists(path) and not stat.S_ISREG(os.stat(path).st_mode):\n",
+        "        if os.path.exists(path):\n",
+        "tests/sdk/test_states.py::test_a_path_that_cannot_be_is_told_and_a_failure_keeps_what_was_there",
+    ),
 ]
