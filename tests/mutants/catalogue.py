@@ -414,11 +414,11 @@ MUTANTS = [
         "tests/providers/test_cold.py::test_an_archive_that_does_not_read_back_is_not_trusted[directory]",
     ),
     Mutant(
-        "a damaged archive loses its state",
+        "who dies before an archive is complete loses the files",
         "src/skerry/providers/local/cold.py",
-        "                engine.finish(record, State.ARCHIVED)\n                raise\n",
-        "                raise\n",
-        "tests/providers/test_cold.py::test_a_damaged_archive_is_kept_and_so_is_its_state[directory]",
+        "        if record.state is State.ARCHIVED:\n            self._engine.storage.remove(",
+        "        if record.pending:\n            self._engine.storage.remove(",
+        "tests/providers/test_cold.py::test_who_died_at_it_leaves_it_whole[directory-stopped]",
     ),
     Mutant(
         "an export leaves its snapshot",

@@ -31,7 +31,7 @@ async def look(sandbox: AsyncSandbox) -> str:
 class PortableConformance(Conformance):
     """export_state and import_state."""
 
-    title = "state as a file"
+    title = "states"
     needs = "portable"
 
     @pytest.fixture(autouse=True)
@@ -129,7 +129,7 @@ class PortableConformance(Conformance):
 class ArchivableConformance(Conformance):
     """archive, and start from there."""
 
-    title = "cold archives"
+    title = "archives"
     needs = "archivable"
 
     async def test_it_comes_back_with_its_files_and_variables(self, fresh: Fresh) -> None:
