@@ -40,8 +40,6 @@ class Cold:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         engine.recovery |= {"archive": self._recover_archive, "unarchive": self._recover_unarchive}
-        engine.archive_hook = self._archive_due
-        engine.unarchive_hook = lambda record: self._unarchive(record, None)
 
     def archive(self, sandbox_id: str, key: bytes | None) -> SandboxInfo:
         """Stop it and replace its tree by a file. Should that fail it is stopped and has its files.
@@ -64,14 +62,14 @@ class Cold:
         with self._engine.changing(sandbox_id, "unarchive", *State) as (record, _):
             if record.state is not State.ARCHIVED:
                 return record.info()
-            return self._unarchive(record, key).info()
+            return self.bring_back(record, key).info()
 
     def _file(self, record: Record) -> Path:
         return self._engine.store.directory(record.id) / "archive"
 
     # -- archive; the caller holds the lock
 
-    def _archive_due(self, record: Record) -> Record:
+    def archive_due(self, record: Record) -> Record:
         """For the sweep: what goes wrong is noted, since nobody waits for it."""
         try:
             return self._archive(record, default_key())
@@ -123,7 +121,8 @@ class Cold:
 
     # -- and back; the caller holds the lock
 
-    def _unarchive(self, record: Record, key: bytes | None) -> Record:
+    def bring_back(self, record: Record, key: bytes | None) -> Record:
+        """An archived one is stopped and has its files. Raises as `unarchive` does."""
         engine, file = self._engine, self._file(record)
         with self._opened(record, file, key) as archive:
             record = engine.begin(record, "unarchive", state=State.RESTORING)

@@ -72,10 +72,6 @@ class Engine:
 
         Called with the lock held; the record returned is saved as no longer pending.
         """
-        self.archive_hook: Callable[[Record], Record] | None = None
-        """Archives a stopped sandbox whose `auto_archive` is due; lock held, saves the record it returns."""
-        self.unarchive_hook: Callable[[Record], Record] | None = None
-        """Makes an archived sandbox a stopped one that has its files; lock held, saves the record it returns."""
         self.snapshots = Snapshots(self)
         self.restoring = Restoring(self)
         self._cpu_seen: dict[str, tuple[float, float]] = {}
@@ -316,8 +312,6 @@ class Engine:
             raise Unsupported(f"the isolation level {spec.isolation!r} is not available here", option="isolation")
         if spec.network == "open":
             network.require()
-        if spec.auto_archive is not None and self.archive_hook is None:
-            raise Unsupported("this version cannot archive sandboxes", option="auto_archive")
         granted = Resources(
             cpu=asked.cpu if asked.cpu is not None else min(allowed.cpu, allowed.max_cpu),
             memory=asked.memory if asked.memory is not None else min(allowed.memory, allowed.max_memory),
@@ -585,8 +579,8 @@ class Engine:
         if ending.delete_due(record):
             self._tear_down(record)
             return True
-        if self.archive_hook is not None and ending.archive_due(record):
-            self.archive_hook(record)
+        if ending.archive_due(record):
+            self.cold.archive_due(record)
         return False
 
     def _note_end(self, record: Record) -> Record:

@@ -16,7 +16,7 @@ import dataclasses
 import os
 from typing import TYPE_CHECKING
 
-from skerry.core.errors import Conflict, Corrupted, InvalidArgument, SandboxFailed, SkerryError, Unsupported
+from skerry.core.errors import Conflict, Corrupted, InvalidArgument, SandboxFailed, SkerryError
 from skerry.core.models import Changes, SandboxInfo, State
 from skerry.providers.local import control, ending
 from skerry.providers.local.bases import Base, find_base
@@ -83,9 +83,7 @@ class Lifecycle:
             if record.state is State.PAUSED:
                 return self._thaw(record).info()
             if record.state is State.ARCHIVED:
-                if engine.unarchive_hook is None:
-                    raise Unsupported("this version cannot bring back what was archived", option="start")
-                record = engine.unarchive_hook(record)
+                record = engine.cold.bring_back(record, None)
             return self._start(record, lock, "start", "started").info()
 
     def restart(self, sandbox_id: str, changes: Changes, grace: float) -> SandboxInfo:
