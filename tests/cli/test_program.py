@@ -19,7 +19,7 @@ GROUPS = {
     "Keeping": ["volume"],
     "Network": ["port"],
     "Looking": ["usage", "events"],
-    "Machine": ["storage", "gc", "doctor", "bench", "conformance", "completion", "help"],
+    "Machine": ["gc", "doctor", "bench", "conformance", "completion", "help", "storage"],
 }
 NESTED = {"volume": ["create", "ls", "show", "rm"], "storage": ["show", "unmount"]}
 COMMANDS = [command for group in GROUPS.values() for command in group]

@@ -8,12 +8,24 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from skerry import AsyncSandbox, InvalidArgument, QuotaExceeded, Resources, Sandbox, State, Unsupported
+from skerry import (
+    AsyncSandbox,
+    AsyncVolumes,
+    InvalidArgument,
+    QuotaExceeded,
+    Resources,
+    Sandbox,
+    State,
+    Unsupported,
+    VolumeInfo,
+    VolumeMount,
+)
+from skerry.sdk.options import check_volumes
 from tests.sdk.fake_agent import FakeProvider
 
 NOT_YET = (
     "image snapshot source language runtime idle_timeout auto_stop auto_archive auto_delete keep_alive "
-    "volumes ports secrets region target options"
+    "ports secrets region target options"
 ).split()
 
 
@@ -30,7 +42,7 @@ async def test_an_option_without_a_feature_is_unsupported(option: str, fake: Fak
     [
         ({"template": "python"}, "template"),
         ({"network": "example.com"}, "network"),
-        ({"resources": Resources(disk=1)}, "resources.disk"),
+        ({"volumes": {"/data": "x"}}, "volumes"),
         ({"resources": {"gpu": "T4"}}, "resources.gpu"),
     ],
 )
@@ -184,6 +196,48 @@ async def test_a_path_that_is_none_is_refused_before_it_is_sent(
     assert fake.dials == 0
 
 
+@pytest.mark.parametrize(
+    "volumes",
+    [
+        "data",
+        7,
+        ["data"],
+        {"/data": 7},
+        {"/data": VolumeMount(name="data", path="/other")},
+        {"data": "data"},
+        {"/data": "../x"},
+        {"/data": "Data"},
+        {"/data": "a", "/data/": "b"},
+        {"/dev/x": "data"},
+        [VolumeMount(name="data", path="/data", subpath="/etc")],
+        [VolumeMount(name="data", path="/data", read_only=1)],  # type: ignore[arg-type]
+        {f"/m{number}": "data" for number in range(33)},
+    ],
+)
+async def test_volumes_that_make_no_sense_are_refused_before_anything_happens(
+    volumes: object, fake: FakeProvider
+) -> None:
+    with pytest.raises(InvalidArgument):
+        await AsyncSandbox.create(fake, volumes=volumes)  # type: ignore[arg-type]
+    assert not fake.sandboxes
+
+
+def test_every_form_of_volumes_means_the_same() -> None:
+    mount = VolumeMount(name="data", path="/data")
+    info = VolumeInfo(name="data", created_at=0, size=None, used=None, temporary=False, sandboxes=())
+    for form in ({"/data": "data"}, {"//data/.": "data"}, {"/data": info}, {"/data": mount}, [mount], (mount,)):
+        assert check_volumes(form) == (mount,)
+    assert check_volumes(None) == check_volumes({}) == check_volumes([]) == ()
+    nested = check_volumes({"/data/sub": "b", "/data": "a", "/data-x": "c"})
+    assert [each.path for each in nested] == ["/data", "/data/sub", "/data-x"]
+
+
+async def test_a_provider_without_volumes_says_so(fake: FakeProvider) -> None:
+    with pytest.raises(Unsupported) as caught:
+        AsyncVolumes(fake)
+    assert caught.value.option == "volumes"
+
+
 async def test_set_limits_checks_first(fake: FakeProvider, sandbox: AsyncSandbox) -> None:
     with pytest.raises(InvalidArgument):
         await sandbox.set_limits()
@@ -191,8 +245,8 @@ async def test_set_limits_checks_first(fake: FakeProvider, sandbox: AsyncSandbox
         await sandbox.set_limits(cpu=1, cpu_percent=100)
     with pytest.raises(QuotaExceeded):
         await sandbox.scale(memory="100GB")
-    with pytest.raises(Unsupported):
-        await sandbox.set_limits(disk="1GB")
+    with pytest.raises(QuotaExceeded):
+        await sandbox.set_limits(disk="51GB")
     with pytest.raises(QuotaExceeded):
         await sandbox.set_timeout(10**9)
     assert (await sandbox.set_limits(cpu_percent=150)).id == sandbox.id

@@ -30,6 +30,7 @@ from skerry.testing.cases.processes import ProcessesConformance  # noqa: E402
 from skerry.testing.cases.terminals import TerminalsConformance  # noqa: E402
 from skerry.testing.cases.timeouts import TimeoutsConformance  # noqa: E402
 from skerry.testing.cases.transfers import TransfersConformance  # noqa: E402
+from skerry.testing.cases.volumes import VolumesConformance  # noqa: E402
 from skerry.testing.cases.watching import WatchConformance  # noqa: E402
 
 SUITES: tuple[type[Conformance], ...] = (
@@ -53,6 +54,7 @@ SUITES: tuple[type[Conformance], ...] = (
     DeadlinesConformance,
     LeasesConformance,
     ResizableConformance,
+    VolumesConformance,
 )
 """Every class, in the order of the tables."""
 
@@ -89,6 +91,7 @@ __all__ = [
     "TerminalsConformance",
     "TimeoutsConformance",
     "TransfersConformance",
+    "VolumesConformance",
     "WatchConformance",
     "cases",
 ]
