@@ -378,6 +378,8 @@ def test_a_failed_create_lets_go_of_its_volume(ready: Engine, monkeypatch: pytes
         ready.create(spec)
     monkeypatch.undo()
     ready.volumes.delete("data")
+    assert [info.name for info in ready.volumes.list()] == ["brief"]  # it still waits for its first
+    ready.destroy(ready.create(SandboxSpec(volumes=(at("/brief", "brief"),))).id)
     assert ready.volumes.list() == []
 
 
