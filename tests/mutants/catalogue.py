@@ -334,4 +334,43 @@ MUTANTS = [
         "",
         "tests/isolation/test_network.py::test_open_network_does_not_reach_private_ranges",
     ),
+    # -- storage and volumes
+    Mutant(
+        "a volume covers the system",
+        "launcher/launcher.c",
+        "    for (int i = 0; i < plan.volumes; i++) mount_volume(&plan, root, plan.volume[i], userns);\n"
+        "    for (int i = 0; i < plan.binds; i++) mount_bound(root, plan.bind[i]);\n",
+        "    for (int i = 0; i < plan.binds; i++) mount_bound(root, plan.bind[i]);\n"
+        "    for (int i = 0; i < plan.volumes; i++) mount_volume(&plan, root, plan.volume[i], userns);\n",
+        "tests/providers/test_volumes.py::"
+        "test_a_link_at_the_mount_point_leads_nowhere_but_into_its_own_root[/usr-True]",
+    ),
+    Mutant(
+        "a link in a volume is followed",
+        "launcher/launcher.c",
+        "RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_XDEV",
+        "0",
+        "tests/providers/test_volumes.py::test_a_subpath_swapped_for_a_link_at_any_moment_never_leads_out",
+    ),
+    Mutant(
+        "a volume in use is deleted",
+        "src/skerry/providers/local/volumes.py",
+        "            if users := self._users().get(name):\n",
+        "            if users := self._users().get(name, ())[:0]:\n",
+        "tests/providers/test_volumes.py::test_delete_is_refused_while_any_sandbox_has_it_running_or_not",
+    ),
+    Mutant(
+        "a pool without accounts is used",
+        "src/skerry/providers/local/pool.py",
+        "super().ready() and self._has_limits() and not",
+        "self._has_limits() is not None and not",
+        "tests/providers/test_storage.py::test_a_crash_before_the_pool_is_complete_is_made_good",
+    ),
+    Mutant(
+        "the accounts of all sandboxes can be read",
+        "src/skerry/providers/local/bundle.py",
+        " /sys/fs/btrfs",
+        "",
+        "tests/isolation/test_host.py::test_the_accounts_of_the_storage_pool_cannot_be_seen[user]",
+    ),
 ]
