@@ -360,11 +360,11 @@ MUTANTS = [
         "tests/providers/test_volumes.py::test_delete_is_refused_while_any_sandbox_has_it_running_or_not",
     ),
     Mutant(
-        "a pool without accounts is used",
+        "a new pool keeps no accounts",
         "src/skerry/providers/local/pool.py",
-        "super().ready() and self._has_limits() and not",
-        "self._has_limits() is not None and not",
-        "tests/providers/test_storage.py::test_a_crash_before_the_pool_is_complete_is_made_good",
+        "            if not btrfs.has_quotas(self.root):\n",
+        "            if self._limits:\n",
+        "tests/providers/test_storage.py::test_the_first_limit_of_a_new_pool_holds",
     ),
     Mutant(
         "the accounts of all sandboxes can be read",
