@@ -139,7 +139,7 @@ def _namespaces(strangers: set[int]) -> Iterable[str]:
 
 def _folders(home: Path) -> Iterable[str]:
     kept = ("sandboxes", "names", "keys", "trash", "snapshots", "volumes")
-    for part in (*kept, "pool/uppers", "pool/snapshots", "pool/volumes"):
+    for part in (*kept, "pool/uppers", "pool/snapshots", "pool/volumes", "pool/layers"):
         if (home / part).is_dir():
             yield from (f"{part}/{name}" for name in os.listdir(home / part))
     slots = Path("/run/skerry/slots")

@@ -16,7 +16,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from skerry.core.config import home, limits
@@ -39,6 +39,7 @@ from skerry.providers.local.locks import FileLock
 from skerry.providers.local.record import Record
 from skerry.providers.local.storage import Storage, open_storage
 from skerry.providers.local.store import KeyTaken, Store, new_id
+from skerry.providers.local.templates import Templates
 
 KILL_TIMEOUT = 10.0
 KEPT_CONNECTIONS = 64
@@ -59,6 +60,7 @@ class Engine:
 
         Called with the lock held; the record returned is saved as no longer pending.
         """
+        self.templates = Templates(self)
         self._cpu_seen: dict[str, tuple[float, float]] = {}
         self._connections: dict[str, launch.Started] = {}
         """From making sandboxes: the first to dial one takes over its connection, which saves opening another."""
@@ -87,7 +89,13 @@ class Engine:
         launch.check_binaries()
         self.prepare()
         granted = self.grant(spec)
-        record = self._new_record(spec, granted, which[0], find_base(self.store, spec.template))
+        # `host` cannot be removed: no lock keeps its sandboxes from being made as quickly as they can be.
+        with self.templates.using() if spec.template != "host" else nullcontext():
+            record = self._new_record(spec, granted, which[0], find_base(self.store, spec.template))
+            return self._make(record)
+
+    def _make(self, record: Record) -> Record:
+        spec = record.spec
         while True:
             if spec.idempotency_key is not None and (known := self._known(spec)):
                 return known
@@ -424,6 +432,7 @@ class Engine:
         swept = [sandbox_id for sandbox_id in list(self.store.ids()) if self._sweep_one(sandbox_id)]
         self.store.sweep_remains()
         self.storage.sweep()
+        self.templates.sweep()
         self._sweep_homeless()
         network.tidy()
         return swept

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import ParamSpec, TypeVar
 
@@ -13,8 +14,8 @@ import anyio
 from anyio.abc import UNIXSocketStream
 
 from skerry.core.errors import ConnectionLost, Unsupported
-from skerry.core.models import Event, Resources, SandboxInfo, SandboxSpec, Usage
-from skerry.core.provider import AGENT_PORT, Channel, Deadlines, Leases, Provider, Resizable
+from skerry.core.models import Event, Resources, SandboxInfo, SandboxSpec, BuiltTemplate, Usage
+from skerry.core.provider import AGENT_PORT, Channel, Deadlines, Leases, Provider, Resizable, Templates
 from skerry.providers.local.engine import Engine
 from skerry.providers.local.launch import address
 from skerry.providers.local.record import Record
@@ -23,7 +24,11 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class LocalProvider(Provider, Deadlines, Leases, Resizable):
+BUILD_POLL = 0.2
+"""How often one who waits for another's build looks; flock has no wait that can be given up."""
+
+
+class LocalProvider(Provider, Deadlines, Leases, Resizable, Templates):
     """Sandboxes on this Linux machine, each in namespaces of its own under crun or runc."""
 
     name = "local"
@@ -108,6 +113,34 @@ class LocalProvider(Provider, Deadlines, Leases, Resizable):
 
     async def set_limits(self, sandbox_id: str, resources: Resources) -> SandboxInfo:
         return await self._run(self.engine.set_limits, sandbox_id, resources)
+
+    async def find_template(self, which: str) -> BuiltTemplate:
+        return await self._run(self.engine.templates.find, which)
+
+    async def list_templates(self) -> Sequence[BuiltTemplate]:
+        return await self._run(self.engine.templates.list)
+
+    async def remove_template(self, template_id: str) -> None:
+        await self._run(self.engine.templates.remove, template_id)
+
+    async def has_layer(self, digest: str) -> bool:
+        return await self._run(self.engine.templates.has_layer, digest)
+
+    @asynccontextmanager
+    async def building(self, digest: str) -> AsyncIterator[None]:
+        while (lock := await self._run(self.engine.templates.try_build, digest)) is None:
+            await anyio.sleep(BUILD_POLL)  # noqa: ASYNC110 - another process has it
+        try:
+            yield
+        finally:
+            self.engine.templates.end_build(digest, lock)
+
+    async def commit_layer(self, sandbox_id: str, digest: str, *, directory: str | None = None) -> None:
+        self._tokens.pop(sandbox_id, None)
+        await self._run(self.engine.templates.commit, sandbox_id, digest, directory)
+
+    async def add_template(self, info: BuiltTemplate) -> BuiltTemplate:
+        return await self._run(self.engine.templates.add, info)
 
 
 async def _to_the_end(threads: ThreadPoolExecutor, work: Callable[[], T]) -> T:
