@@ -105,11 +105,22 @@ class Generator:
     def handle(self, module: str, node: ast.ClassDef) -> list[str]:
         name = self.names[node.name]
         lines = [f"class {name}:", *self.docstring(node, "    ", "")]
-        lines += [f"    def __init__(self, inner: _{module}.{node.name}) -> None:", "        self._inner = inner", ""]
+        lines += self.constructor(module, node)
         for item in node.body:
             if isinstance(item, Function) and self.public(item.name):
                 lines += self.method(module, node, item)
         return [*lines, ""]
+
+    def constructor(self, module: str, node: ast.ClassDef) -> list[str]:
+        """Around the async object; a class that users make themselves, because all it takes has defaults, makes it."""
+        own = next(item for item in node.body if isinstance(item, ast.FunctionDef) and item.name == "__init__")
+        if len(own.args.args) - 1 != len(own.args.defaults) or not own.args.defaults:
+            return [f"    def __init__(self, inner: _{module}.{node.name}) -> None:", "        self._inner = inner", ""]
+        return [
+            f"    def __init__({self.rename(ast.unparse(own.args))}) -> None:",
+            f"        self._inner = _{module}.{node.name}({self.arguments(own)})",
+            "",
+        ]
 
     def public(self, name: str) -> bool:
         return name in DUNDERS or (

@@ -15,13 +15,13 @@ from typing import BinaryIO
 from anyio.abc import ByteStream
 
 from skerry.core.models import (
+    BuiltTemplate,
     Changes,
     Event,
     Resources,
     SandboxInfo,
     SandboxSpec,
     SnapshotInfo,
-    BuiltTemplate,
     Usage,
     VolumeInfo,
 )

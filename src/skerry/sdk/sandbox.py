@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from types import TracebackType
 from typing import Literal, Self
 
@@ -15,6 +15,7 @@ from skerry.core.models import CodeResult, Event, ExecResult, SandboxInfo, Sandb
 from skerry.core.provider import Deadlines, Leases, Provider, Resizable
 from skerry.sdk import code as snippets
 from skerry.sdk.commands import BytesCallback, Command, SandboxPath, Stdin, TextCallback, build
+from skerry.sdk.building import ProgressCallback
 from skerry.sdk.env import AsyncEnv
 from skerry.sdk.events import EventCallback, EventLog, EventType
 from skerry.sdk.exec_stream import AsyncExecStream
@@ -24,14 +25,18 @@ from skerry.sdk.git import AsyncGit
 from skerry.sdk.health import TIMEOUT as CHECK_TIMEOUT
 from skerry.sdk.health import Checks, HealthReport, examine
 from skerry.sdk.instructions import Instructions, check_instructions, describe
+from skerry.sdk.images import ImageOption
 from skerry.sdk.link import Link
 from skerry.sdk.listing import SandboxPage, SandboxStatus, select, spec_of
 from skerry.sdk.log import log
 from skerry.sdk.options import ResourceOptions, build_spec, check_lifetime, check_limits
 from skerry.sdk.output import OUTPUT_LIMIT
 from skerry.sdk.ports import AsyncPorts
+from skerry.sdk.preparing import prepare
 from skerry.sdk.processes import AsyncProcesses
+from skerry.sdk.sources import SourceOption, check_source
 from skerry.sdk.states import wait_for_state
+from skerry.sdk.templates import TemplateOption, based_on, resolve_template
 from skerry.sdk.terminals import COLS, ROWS, AsyncTerminals
 from skerry.sdk.usage import measure
 from skerry.wire import Life, LifeReply
@@ -69,12 +74,12 @@ class AsyncSandbox:
         provider: str | Provider = "local",
         *,
         name: str | None = None,
-        template: str | None = None,
-        image: object = None,
+        template: TemplateOption | None = None,
+        image: ImageOption | None = None,
         snapshot: object = None,
-        source: object = None,
-        language: object = None,
-        runtime: object = None,
+        source: SourceOption | None = None,
+        language: str | None = None,
+        runtime: str | None = None,
         env: Mapping[str, str] | None = None,
         metadata: Mapping[str, str] | None = None,
         timeout: float | None = None,
@@ -99,6 +104,9 @@ class AsyncSandbox:
         options: object = None,
         isolation: str | None = None,
         on_event: EventCallback | None = None,
+        build: bool = True,
+        on_log: TextCallback | None = None,
+        on_progress: ProgressCallback | None = None,
     ) -> Self:
         """Make a sandbox that is ready for commands.
 
@@ -106,18 +114,24 @@ class AsyncSandbox:
         `on_event` gets every event from `created` on. `instructions` is what `instructions()` gives.
         Options typed `object` have no feature yet.
 
+        `template` (or `image`, or the `language` or `runtime` it is for) is what it begins with; `host` unless given.
+        One that is not built is built first, which can take minutes: `on_progress` gets each step, `on_log` what the
+        steps write, and with `build=False` it is refused. `source` fills the working directory.
+
         Raises:
             Unsupported: an option that this provider or this version cannot honour; `option` names it.
             InvalidArgument: an option that makes no sense.
             QuotaExceeded: more than the configured maximum.
             Conflict: the name is taken, or the idempotency key was used for something else.
             ProviderUnavailable: the provider cannot work here.
+            TemplateNotFound: there is no such template; the hint has the nearest.
+            TemplateBuildFailed: a step of the template or of the source failed.
         """
         started = time.perf_counter()
         check_instructions(instructions)
+        origin = check_source(source, network)
         spec = build_spec(
             name=name,
-            template=template,
             env=env,
             metadata=metadata,
             labels=labels,
@@ -130,11 +144,7 @@ class AsyncSandbox:
             idempotency_key=idempotency_key,
             isolation=isolation,
             unsupported={
-                "image": image,
                 "snapshot": snapshot,
-                "source": source,
-                "language": language,
-                "runtime": runtime,
                 "idle_timeout": idle_timeout,
                 "auto_stop": auto_stop,
                 "auto_archive": auto_archive,
@@ -149,8 +159,21 @@ class AsyncSandbox:
             },
         )
         chosen = registry.provider(provider)
+        built = await resolve_template(
+            chosen,
+            template=template,
+            image=image,
+            language=language,
+            runtime=runtime,
+            build=build,
+            on_log=on_log,
+            on_progress=on_progress,
+        )
+        if built is not None:
+            spec = based_on(spec, built)
         info = await chosen.create(spec)
         sandbox = cls(chosen, info, spec)
+        await prepare(sandbox, built, origin, on_log)
         sandbox._instructions = instructions
         log.info("created %s", info.id, extra=sandbox._link.fields("create", started))
         if on_event is not None:
@@ -198,14 +221,11 @@ class AsyncSandbox:
         return select(everything, state=state, metadata=metadata, labels=labels, limit=limit, cursor=cursor)
 
     async def __aenter__(self) -> Self:
-        if isinstance(self._provider, Leases):
-            try:
-                await self._provider.record_lease(self.id)
-                await self._link.request(Life(lease=1), LifeReply)
-                self._leased = True
-            except BaseException:
-                await self.__aexit__(None, None, None)
-                raise
+        try:
+            self._leased = await self._lease()
+        except BaseException:
+            await self.__aexit__(None, None, None)
+            raise
         return self
 
     async def __aexit__(
@@ -219,18 +239,34 @@ class AsyncSandbox:
 
         Raises SandboxNotFound, ConnectionLost.
         """
-        if self._leased and isinstance(self._provider, Leases):
+        if self._leased:
+            await self._release()
+        self._leased, self._kept = False, True
+
+    async def _lease(self) -> bool:
+        """Tie it to this process; whether the provider can."""
+        if not isinstance(self._provider, Leases):
+            return False
+        await self._provider.record_lease(self.id)
+        await self._link.request(Life(lease=1), LifeReply)
+        return True
+
+    async def _release(self) -> None:
+        if isinstance(self._provider, Leases):
             # In this order a crash in between ends the sandbox: it is never left with nobody to end it.
             await self._link.request(Life(lease=0), LifeReply)
             await self._provider.record_lease(self.id, held=False)
-        self._leased, self._kept = False, True
 
     async def destroy(self) -> None:
         """End the sandbox and remove everything of it. One that is gone is no error."""
+        await self._end(lambda: self._provider.destroy(self.id))
+
+    async def _end(self, end: Callable[[], Awaitable[None]]) -> None:
+        """End it by what `end` does."""
         started = time.perf_counter()
         self._link.destroyed = True
         try:
-            await self._provider.destroy(self.id)
+            await end()
         except BaseException:
             self._link.destroyed = False
             raise

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from skerry.core.errors import Corrupted, TemplateNotFound
-from skerry.core.models import Resources, Script, BuiltTemplate
+from skerry.core.models import BuiltTemplate, Resources, Script
 from skerry.providers.local import fixtures, hostlayer
 from skerry.providers.local.store import Store
 

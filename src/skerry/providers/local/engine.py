@@ -89,13 +89,17 @@ class Engine:
         launch.check_binaries()
         self.prepare()
         granted = self.grant(spec)
-        # `host` cannot be removed: no lock keeps its sandboxes from being made as quickly as they can be.
-        with self.templates.using() if spec.template != "host" else nullcontext():
-            record = self._new_record(spec, granted, which[0], find_base(self.store, spec.template))
-            return self._make(record)
+        with self._base(spec) as base:
+            return self._create(spec, self._new_record(spec, granted, which[0], base))
 
-    def _make(self, record: Record) -> Record:
-        spec = record.spec
+    @contextmanager
+    def _base(self, spec: SandboxSpec) -> Iterator[Base]:
+        """What it begins with, and that nobody removes meanwhile. Raises TemplateNotFound."""
+        # `host` is never removed: no lock slows down the making of its sandboxes
+        with self.templates.using() if spec.template != "host" else nullcontext():
+            yield find_base(self.store, spec.template)
+
+    def _create(self, spec: SandboxSpec, record: Record) -> Record:
         while True:
             if spec.idempotency_key is not None and (known := self._known(spec)):
                 return known

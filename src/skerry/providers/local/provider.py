@@ -14,7 +14,7 @@ import anyio
 from anyio.abc import UNIXSocketStream
 
 from skerry.core.errors import ConnectionLost, Unsupported
-from skerry.core.models import Event, Resources, SandboxInfo, SandboxSpec, BuiltTemplate, Usage
+from skerry.core.models import BuiltTemplate, Event, Resources, SandboxInfo, SandboxSpec, Usage
 from skerry.core.provider import AGENT_PORT, Channel, Deadlines, Leases, Provider, Resizable, Templates
 from skerry.providers.local.engine import Engine
 from skerry.providers.local.launch import address
@@ -128,8 +128,8 @@ class LocalProvider(Provider, Deadlines, Leases, Resizable, Templates):
 
     @asynccontextmanager
     async def building(self, digest: str) -> AsyncIterator[None]:
-        while (lock := await self._run(self.engine.templates.try_build, digest)) is None:
-            await anyio.sleep(BUILD_POLL)  # noqa: ASYNC110 - another process has it
+        while (lock := await self._run(self.engine.templates.try_build, digest)) is None:  # noqa: ASYNC110
+            await anyio.sleep(BUILD_POLL)
         try:
             yield
         finally:

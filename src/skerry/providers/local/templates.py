@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from skerry.core.errors import Conflict, DiskFull, InvalidArgument, TemplateNotFound
-from skerry.core.models import State, BuiltTemplate
+from skerry.core.models import BuiltTemplate, State
 from skerry.providers.local import bases
 from skerry.providers.local.locks import FileLock
 from skerry.providers.local.storage import remove_tree
