@@ -12,7 +12,6 @@ SkerryError
 ├── Conflict                                CONFLICT
 ├── Corrupted                               CORRUPTED
 ├── SandboxNotFound (LookupError)           SANDBOX_NOT_FOUND
-├── TemplateNotFound (LookupError)          TEMPLATE_NOT_FOUND
 ├── SandboxStopped                          SANDBOX_STOPPED
 ├── SnapshotNotFound (LookupError)          SNAPSHOT_NOT_FOUND
 ├── VolumeNotFound (LookupError)            VOLUME_NOT_FOUND
@@ -133,11 +132,6 @@ class Corrupted(SkerryError):
 class SandboxNotFound(SkerryError, LookupError):
     code = "SANDBOX_NOT_FOUND"
     hint = "it was destroyed or its lifetime ended; create a new one"
-
-
-class TemplateNotFound(SkerryError, LookupError):
-    code = "TEMPLATE_NOT_FOUND"
-    hint = "check the name and the version; a template of your own is built first"
 
 
 class SandboxStopped(SkerryError):

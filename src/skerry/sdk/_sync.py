@@ -41,6 +41,7 @@ from skerry.sdk import terminal as _terminal
 from skerry.sdk import terminal_stream as _terminal_stream
 from skerry.sdk import terminals as _terminals
 from skerry.sdk import watch as _watch
+from skerry.sdk.building import ProgressCallback
 from skerry.sdk.commands import (
     BytesCallback,
     Command,
@@ -58,6 +59,7 @@ from skerry.sdk.git_data import (
 )
 from skerry.sdk.health import TIMEOUT as CHECK_TIMEOUT
 from skerry.sdk.health import BlockingChecks, HealthReport, blocking_checks
+from skerry.sdk.images import ImageOption
 from skerry.sdk.instructions import Instructions
 from skerry.sdk.listing import SandboxPage, SandboxStatus
 from skerry.sdk.options import ResourceOptions
@@ -73,6 +75,8 @@ from skerry.sdk.portal import call, iterate, next_or_none, run
 from skerry.sdk.process import Since
 from skerry.sdk.relay import CHUNK
 from skerry.sdk.search import Replacement, SearchResult
+from skerry.sdk.sources import SourceOption
+from skerry.sdk.templates import TemplateOption
 from skerry.sdk.terminals import COLS, ROWS
 from skerry.sdk.tree_transfer import Progress
 
@@ -1127,12 +1131,12 @@ class Sandbox:
         provider: str | Provider = "local",
         *,
         name: str | None = None,
-        template: str | None = None,
-        image: object = None,
+        template: TemplateOption | None = None,
+        image: ImageOption | None = None,
         snapshot: object = None,
-        source: object = None,
-        language: object = None,
-        runtime: object = None,
+        source: SourceOption | None = None,
+        language: str | None = None,
+        runtime: str | None = None,
         env: Mapping[str, str] | None = None,
         metadata: Mapping[str, str] | None = None,
         timeout: float | None = None,
@@ -1157,6 +1161,9 @@ class Sandbox:
         options: object = None,
         isolation: str | None = None,
         on_event: EventCallback | None = None,
+        build: bool = True,
+        on_log: TextCallback | None = None,
+        on_progress: ProgressCallback | None = None,
     ) -> Self:
         """Make a sandbox that is ready for commands.
 
@@ -1164,12 +1171,18 @@ class Sandbox:
         `on_event` gets every event from `created` on. `instructions` is what `instructions()` gives.
         Options typed `object` have no feature yet.
 
+        `template` (or `image`, or the `language` or `runtime` it is for) is what it begins with; `host` unless given.
+        One that is not built is built first, which can take minutes: `on_progress` gets each step, `on_log` what the
+        steps write, and with `build=False` it is refused. `source` fills the working directory.
+
         Raises:
             Unsupported: an option that this provider or this version cannot honour; `option` names it.
             InvalidArgument: an option that makes no sense.
             QuotaExceeded: more than the configured maximum.
             Conflict: the name is taken, or the idempotency key was used for something else.
             ProviderUnavailable: the provider cannot work here.
+            TemplateNotFound: there is no such template; the hint has the nearest.
+            TemplateBuildFailed: a step of the template or of the source failed.
         """
         return cls(
             run(
@@ -1206,6 +1219,9 @@ class Sandbox:
                     options=options,
                     isolation=isolation,
                     on_event=on_event,
+                    build=build,
+                    on_log=on_log,
+                    on_progress=on_progress,
                 )
             )
         )

@@ -22,9 +22,7 @@ from skerry.core.models import BuiltTemplate, ExecResult, ExecStatus, Resources,
 from skerry.core.provider import Provider, Templates
 from skerry.sdk.commands import TextCallback
 from skerry.sdk.log import log
-from skerry.templates import aptsources, bootstrap, catalogue
-from skerry.templates.model import Command, Template
-from skerry.templates.steps import Step, digest, environment, steps
+from skerry.templates import Command, Step, Template, aptsources, bootstrap, catalogue, digest, environment, steps
 
 if TYPE_CHECKING:
     from skerry.sdk.sandbox import AsyncSandbox
@@ -211,7 +209,9 @@ class Builder:
 def step_error(what: str, step: str, result: ExecResult) -> SkerryError:
     """The error for a step that did not exit with 0."""
     said = (result.stdout + result.stderr)[-LOG_TAIL:]
-    last = next((line.strip() for line in reversed(result.stderr.splitlines() or said.splitlines()) if line.strip()), "")
+    last = next(
+        (line.strip() for line in reversed(result.stderr.splitlines() or said.splitlines()) if line.strip()), ""
+    )
     if any(words in said for words in _FULL):
         return DiskFull(f"{what}: no room for the step {step!r}: {last[:200]}", errno=errno.ENOSPC)
     if result.timed_out:

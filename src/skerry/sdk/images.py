@@ -19,8 +19,8 @@ from anyio.to_thread import run_sync
 
 from skerry.core.errors import InvalidArgument, ProviderUnavailable, TemplateBuildFailed, TemplateNotFound
 from skerry.core.models import BuiltTemplate, Resources
+from skerry.templates import Step
 from skerry.templates.model import NAME, VERSION
-from skerry.templates.steps import Step
 
 if TYPE_CHECKING:
     from skerry.sdk.building import Builder
@@ -41,7 +41,7 @@ if tar -tf {file} oci-layout >/dev/null 2>&1; then kind=oci-archive; fi
 exec skopeo --insecure-policy copy -q "$kind:{file}" oci:/workspace/oci:image"""
 _PULL = 'exec skopeo --insecure-policy copy -q "$REFERENCE" oci:/workspace/oci:image'
 _UNPACK = "exec umoci unpack --image /workspace/oci:image /workspace/bundle"
-_INSPECT = "skopeo inspect --raw oci:/workspace/oci:image && echo && exec skopeo inspect --config oci:/workspace/oci:image"
+_LOOK = "skopeo inspect --raw oci:/workspace/oci:image && echo && exec skopeo inspect --config oci:/workspace/oci:image"
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}")
 
@@ -68,8 +68,6 @@ async def build_image(builder: Builder, image: ImageOption, *, name: str | None 
     remote = "://" in text
     if remote and not text.startswith("docker://"):
         raise InvalidArgument(f"{text!r} is not an image", hint="the path of an archive, or docker://NAME")
-    if not remote and not os.path.isfile(text):
-        raise InvalidArgument(f"there is no image file {text!r}", hint="docker save, skopeo and podman write such files")
     content = f"ref:{text}" if remote else await run_sync(_hash_file, text)
     known = f"image:{hashlib.sha256(content.encode()).hexdigest()[:16]}"
     try:
@@ -119,7 +117,7 @@ async def _import(builder: Builder, image: str, name: str, *, remote: bool) -> B
 
 
 async def _look(builder: Builder, box: AsyncSandbox, name: str) -> ImageConfig:
-    result = await box.exec(["/bin/sh", "-c", _INSPECT], user="root", output_limit=4 << 20)
+    result = await box.exec(["/bin/sh", "-c", _LOOK], user="root", output_limit=4 << 20)
     manifest, _, config = result.stdout.partition("\n\n")
     try:
         if not result.ok:
@@ -174,5 +172,9 @@ def _require_programs() -> None:
 
 
 def _hash_file(path: str) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        hint = "`docker save`, podman and skopeo write such files"
+        raise InvalidArgument(f"the image {path!r} cannot be read: {error.strerror}", hint=hint) from error

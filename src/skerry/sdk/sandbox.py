@@ -14,8 +14,8 @@ from skerry.core.errors import SkerryError, Unsupported
 from skerry.core.models import CodeResult, Event, ExecResult, SandboxInfo, SandboxSpec, State, Usage
 from skerry.core.provider import Deadlines, Leases, Provider, Resizable
 from skerry.sdk import code as snippets
-from skerry.sdk.commands import BytesCallback, Command, SandboxPath, Stdin, TextCallback, build
 from skerry.sdk.building import ProgressCallback
+from skerry.sdk.commands import BytesCallback, Command, SandboxPath, Stdin, TextCallback, build
 from skerry.sdk.env import AsyncEnv
 from skerry.sdk.events import EventCallback, EventLog, EventType
 from skerry.sdk.exec_stream import AsyncExecStream
@@ -24,8 +24,8 @@ from skerry.sdk.files import AsyncFiles
 from skerry.sdk.git import AsyncGit
 from skerry.sdk.health import TIMEOUT as CHECK_TIMEOUT
 from skerry.sdk.health import Checks, HealthReport, examine
-from skerry.sdk.instructions import Instructions, check_instructions, describe
 from skerry.sdk.images import ImageOption
+from skerry.sdk.instructions import Instructions, check_instructions, describe
 from skerry.sdk.link import Link
 from skerry.sdk.listing import SandboxPage, SandboxStatus, select, spec_of
 from skerry.sdk.log import log

@@ -12,9 +12,7 @@ from skerry.core.models import BuiltTemplate, SandboxSpec, TemplateInfo
 from skerry.core.provider import Provider
 from skerry.sdk.building import BUILD_TIMEOUT, Builder, ProgressCallback, offering
 from skerry.sdk.commands import TextCallback
-from skerry.templates import catalogue
-from skerry.templates.model import Template
-from skerry.templates.parse import load
+from skerry.templates import Template, catalogue, load
 
 if TYPE_CHECKING:
     from skerry.sdk.images import ImageOption
@@ -124,12 +122,10 @@ async def resolve_template(
     Raises as `AsyncTemplates.build`, and TemplateNotFound for one that would have to be built without `build`.
     """
     given = [option for option in (template, image, language, runtime) if option is not None]
-    if not given or template == "host":
-        if len(given) > 1:
-            raise InvalidArgument("give one of template, image, language and runtime")
-        return None
     if len(given) > 1:
         raise InvalidArgument("give one of template, image, language and runtime")
+    if not given or template == "host":
+        return None
     if isinstance(template, str) and "@" in template:
         return await offering(provider).find_template(template)
     builder = Builder(provider, on_log=on_log, on_progress=on_progress, allowed=build)
@@ -161,7 +157,7 @@ def based_on(spec: SandboxSpec, built: BuiltTemplate) -> SandboxSpec:
 
 def _of_language(language: str) -> str:
     """The template for a language; a name that is none may be a template's own."""
-    return _LANGUAGES.get(language, language) if isinstance(language, str) else ""
+    return _LANGUAGES.get(language, language)
 
 
 def _reference(name: str) -> str:
@@ -178,7 +174,9 @@ def _not_builtin(template: Template) -> Template:
     if clash := taken & {template.name, *template.aliases}:
         known = next(each for each in catalogue.builtin() if clash & {each.name, *each.aliases})
         if template != known:
-            raise InvalidArgument(f"{min(clash)!r} is the name of a template that comes with Skerry", hint="choose another")
+            raise InvalidArgument(
+                f"{min(clash)!r} is the name of a template that comes with Skerry", hint="choose another"
+            )
     return template
 
 
