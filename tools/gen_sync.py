@@ -27,6 +27,7 @@ MODULES = (
     "files",
     "git",
     "ports",
+    "volumes",
     "sandbox",
 )
 TARGET = PACKAGE / "_sync.py"

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         Timeout,
         Unauthenticated,
         Unsupported,
+        VolumeNotFound,
     )
     from skerry.core.models import (
         CodeResult,
@@ -66,6 +67,8 @@ if TYPE_CHECKING:
         TerminalInfo,
         Transfer,
         Usage,
+        VolumeInfo,
+        VolumeMount,
     )
     from skerry.sdk import (
         AsyncConnection,
@@ -81,6 +84,7 @@ if TYPE_CHECKING:
         AsyncTerminal,
         AsyncTerminals,
         AsyncTerminalStream,
+        AsyncVolumes,
         AsyncWatch,
         Connection,
         Env,
@@ -112,6 +116,7 @@ if TYPE_CHECKING:
         TerminalOutput,
         Terminals,
         TerminalStream,
+        Volumes,
         Watch,
         compute,
     )
@@ -149,6 +154,7 @@ _HOMES = {
         "Timeout",
         "Unauthenticated",
         "Unsupported",
+        "VolumeNotFound",
     ),
     "skerry.core.models": (
         "CodeResult",
@@ -169,6 +175,8 @@ _HOMES = {
         "TerminalInfo",
         "Transfer",
         "Usage",
+        "VolumeInfo",
+        "VolumeMount",
     ),
     "skerry.sdk": (
         "AsyncConnection",
@@ -184,6 +192,7 @@ _HOMES = {
         "AsyncTerminal",
         "AsyncTerminalStream",
         "AsyncTerminals",
+        "AsyncVolumes",
         "AsyncWatch",
         "Connection",
         "Env",
@@ -213,6 +222,7 @@ _HOMES = {
         "TerminalOutput",
         "TerminalStream",
         "Terminals",
+        "Volumes",
         "Watch",
         "SearchMatch",
         "SearchResult",
@@ -236,6 +246,7 @@ __all__ = [
     "AsyncTerminal",
     "AsyncTerminalStream",
     "AsyncTerminals",
+    "AsyncVolumes",
     "AsyncWatch",
     "CodeResult",
     "CommandFailed",
@@ -315,6 +326,10 @@ __all__ = [
     "Unauthenticated",
     "Unsupported",
     "Usage",
+    "VolumeInfo",
+    "VolumeMount",
+    "VolumeNotFound",
+    "Volumes",
     "Watch",
     "__version__",
     "compute",

@@ -20,7 +20,9 @@ from skerry.cli import (
     ports,
     processes,
     sandboxes,
+    storage,
     terminals,
+    volumes,
     watch,
 )
 from skerry.cli.help import Grouped, help_
@@ -72,9 +74,11 @@ app.command(rich_help_panel="Files")(files.cat)
 app.command(rich_help_panel="Files")(copying.cp)
 app.command(rich_help_panel="Files")(editing.edit)
 app.command(rich_help_panel="Files")(watch.watch)
+app.add_typer(volumes.app, name="volume", rich_help_panel="Keeping")
 app.command(rich_help_panel="Network")(ports.port)
 app.command(rich_help_panel="Looking")(looking.usage)
 app.command(rich_help_panel="Looking")(looking.events)
+app.add_typer(storage.app, name="storage", rich_help_panel="Machine")
 app.command(rich_help_panel="Machine")(sandboxes.gc)
 app.command(rich_help_panel="Machine")(doctor.doctor)
 app.command(rich_help_panel="Machine")(bench.bench)

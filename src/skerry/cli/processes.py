@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from skerry.cli import options
-from skerry.cli.options import Format, Network, parse_env
+from skerry.cli.options import Format, Network, parse_env, parse_volumes
 from skerry.cli.output import note, print_json
 from skerry.cli.runtime import RUN_FAILED, execute
 
@@ -30,6 +30,8 @@ def run(
     memory: options.Memory = None,
     cpu: options.Cpu = None,
     pids: options.Pids = None,
+    disk: options.Disk = None,
+    volume: options.Volume = None,
     network: options.NetworkOption = Network.NONE,
     user: options.User = None,
     sudo: options.Sudo = False,
@@ -69,7 +71,8 @@ def run(
                 name=name,
                 env=parse_env(env),
                 timeout=lifetime,
-                resources=resources(memory=memory, cpu=cpu, pids=pids),
+                resources=resources(memory=memory, cpu=cpu, pids=pids, disk=disk),
+                volumes=parse_volumes(volume),
                 network=network.value,
             )
             if keep:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from skerry.cli import options
-from skerry.cli.options import Format, Network, parse_env
+from skerry.cli.options import Format, Network, parse_env, parse_volumes
 from skerry.cli.output import ago, duration, note, print_error, print_json, print_table, size
 from skerry.cli.runtime import execute
 
 if TYPE_CHECKING:
     from skerry import AsyncSandbox
-    from skerry.core.models import Resources, SandboxInfo
+    from skerry.core.models import Resources, SandboxInfo, VolumeMount
 
 
 def create(
@@ -27,6 +27,8 @@ def create(
     memory: options.Memory = None,
     cpu: options.Cpu = None,
     pids: options.Pids = None,
+    disk: options.Disk = None,
+    volume: options.Volume = None,
     network: options.NetworkOption = Network.NONE,
     user: options.User = None,
     workdir: options.Workdir = None,
@@ -46,7 +48,8 @@ def create(
             name=name,
             env=parse_env(env),
             timeout=lifetime,
-            resources=resources(memory=memory, cpu=cpu, pids=pids),
+            resources=resources(memory=memory, cpu=cpu, pids=pids, disk=disk),
+            volumes=parse_volumes(volume),
             network=network.value,
             user=user,
             workdir=workdir,
@@ -136,11 +139,14 @@ def info(sandbox: options.SandboxName, output: options.Output = Format.TEXT) -> 
             "network": found.network,
             "user": f"{found.user} in {found.workdir}",
             "env": " ".join(found.env_names) or "-",
-            "limits": f"{limits.cpu:g} cores, {size(limits.memory)} of memory, {limits.pids} processes",
+            "limits": f"{limits.cpu:g} cores, {size(limits.memory)} of memory, {limits.pids} processes, "
+            + (f"{size(limits.disk)} of disk" if limits.disk else "no limit of disk"),
+            "volumes": " ".join(map(_mount, found.volumes)) or "-",
         }
         if usage is not None:
             lines["cpu used"] = f"{usage.cpu_seconds:.2f} s"
             lines["memory used"] = size(usage.memory_used)
+            lines["disk used"] = size(usage.disk_used)
             lines["processes"] = str(usage.pids)
         for label, value in lines.items():
             print(f"{label + ':':<12} {value}")
@@ -226,12 +232,17 @@ async def connect(name: str) -> AsyncIterator[AsyncSandbox]:
         await sandbox.close()
 
 
-def resources(*, memory: str | None, cpu: float | None, pids: int | None) -> Resources:
+def resources(*, memory: str | None, cpu: float | None, pids: int | None, disk: str | None = None) -> Resources:
     """Raises InvalidArgument."""
     from skerry.core.config import parse_size
     from skerry.core.models import Resources
 
-    return Resources(memory=None if memory is None else parse_size(memory, "--memory"), cpu=cpu, pids=pids)
+    return Resources(
+        memory=None if memory is None else parse_size(memory, "--memory"),
+        disk=None if disk is None else parse_size(disk, "--disk"),
+        cpu=cpu,
+        pids=pids,
+    )
 
 
 async def _list() -> list[SandboxInfo]:
@@ -259,6 +270,11 @@ async def _destroy(name: str) -> str:
         sandbox_id = name
     await provider.destroy(sandbox_id)
     return sandbox_id
+
+
+def _mount(mount: VolumeMount) -> str:
+    """As --volume takes it."""
+    return ":".join(filter(None, (mount.name, mount.path, mount.subpath, "ro" if mount.read_only else "")))
 
 
 def _expires(info: SandboxInfo) -> str:

@@ -14,6 +14,7 @@ from skerry.sdk._sync import (
     Terminal,
     Terminals,
     TerminalStream,
+    Volumes,
     Watch,
 )
 from skerry.sdk.env import AsyncEnv
@@ -34,6 +35,7 @@ from skerry.sdk.search import Replacement, SearchMatch, SearchResult
 from skerry.sdk.terminal import AsyncTerminal
 from skerry.sdk.terminal_stream import AsyncTerminalStream
 from skerry.sdk.terminals import AsyncTerminals
+from skerry.sdk.volumes import AsyncVolumes
 from skerry.sdk.watch import AsyncWatch
 
 compute = Sandbox.create
@@ -53,6 +55,7 @@ __all__ = [
     "AsyncTerminal",
     "AsyncTerminalStream",
     "AsyncTerminals",
+    "AsyncVolumes",
     "AsyncWatch",
     "Connection",
     "Env",
@@ -86,6 +89,7 @@ __all__ = [
     "TerminalOutput",
     "TerminalStream",
     "Terminals",
+    "Volumes",
     "Watch",
     "compute",
 ]

@@ -13,6 +13,7 @@ from skerry.core import registry
 from skerry.core.errors import SkerryError, Unsupported
 from skerry.core.models import CodeResult, Event, ExecResult, SandboxInfo, SandboxSpec, State, Usage
 from skerry.core.provider import Deadlines, Leases, Provider, Resizable
+from skerry.core.provider import Volumes as VolumeProvider
 from skerry.sdk import code as snippets
 from skerry.sdk.building import ProgressCallback
 from skerry.sdk.commands import BytesCallback, Command, SandboxPath, Stdin, TextCallback, build
@@ -29,7 +30,7 @@ from skerry.sdk.instructions import Instructions, check_instructions, describe
 from skerry.sdk.link import Link
 from skerry.sdk.listing import SandboxPage, SandboxStatus, select, spec_of
 from skerry.sdk.log import log
-from skerry.sdk.options import ResourceOptions, build_spec, check_lifetime, check_limits
+from skerry.sdk.options import ResourceOptions, VolumeOptions, build_spec, check_lifetime, check_limits
 from skerry.sdk.output import OUTPUT_LIMIT
 from skerry.sdk.ports import AsyncPorts
 from skerry.sdk.preparing import prepare
@@ -91,7 +92,7 @@ class AsyncSandbox:
         keep_alive: object = None,
         instructions: Instructions | None = None,
         resources: ResourceOptions | None = None,
-        volumes: object = None,
+        volumes: VolumeOptions | None = None,
         ports: object = None,
         network: str = "none",
         secrets: object = None,
@@ -112,6 +113,7 @@ class AsyncSandbox:
 
         `timeout` is its lifetime in seconds. With `idempotency_key` the same call again returns the same sandbox.
         `on_event` gets every event from `created` on. `instructions` is what `instructions()` gives.
+        `volumes` are those that exist, by the path they are mounted at, or a list of `VolumeMount`.
         Options typed `object` have no feature yet.
 
         `template` (or `image`, or the `language` or `runtime` it is for) is what it begins with; `host` unless given.
@@ -123,6 +125,7 @@ class AsyncSandbox:
             InvalidArgument: an option that makes no sense.
             QuotaExceeded: more than the configured maximum.
             Conflict: the name is taken, or the idempotency key was used for something else.
+            VolumeNotFound: there is no such volume.
             ProviderUnavailable: the provider cannot work here.
             TemplateNotFound: there is no such template; the hint has the nearest.
             TemplateBuildFailed: a step of the template or of the source failed.
@@ -138,6 +141,7 @@ class AsyncSandbox:
             timeout=timeout,
             purpose=purpose,
             resources=resources,
+            volumes=volumes,
             network=network,
             user=user,
             workdir=workdir,
@@ -150,7 +154,6 @@ class AsyncSandbox:
                 "auto_archive": auto_archive,
                 "auto_delete": auto_delete,
                 "keep_alive": keep_alive,
-                "volumes": volumes,
                 "ports": ports,
                 "secrets": secrets,
                 "region": region,
@@ -159,6 +162,8 @@ class AsyncSandbox:
             },
         )
         chosen = registry.provider(provider)
+        if spec.volumes and not isinstance(chosen, VolumeProvider):
+            raise Unsupported(f"the provider {chosen.name!r} has no volumes", option="volumes")
         built = await resolve_template(
             chosen,
             template=template,

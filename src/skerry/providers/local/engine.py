@@ -10,6 +10,7 @@ A sandbox's lock is held for every change of it. Its folder decides what it is:
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import secrets
 import threading
@@ -23,6 +24,9 @@ from skerry.core.config import home, limits
 from skerry.core.errors import (
     Conflict,
     Corrupted,
+    DiskFull,
+    InvalidArgument,
+    ProviderUnavailable,
     QuotaExceeded,
     SandboxFailed,
     SandboxNotFound,
@@ -37,12 +41,14 @@ from skerry.providers.local.cgroup import Cgroups
 from skerry.providers.local.host import ProcessId, boot_id, boottime, require_root, runtime
 from skerry.providers.local.locks import FileLock
 from skerry.providers.local.record import Record
-from skerry.providers.local.storage import Storage, open_storage
-from skerry.providers.local.store import KeyTaken, Store, new_id
+from skerry.providers.local.storage import Storage, open_storage, release_lost_pools
+from skerry.providers.local.store import KeyTaken, Store, is_id, new_id
 from skerry.providers.local.templates import Templates
+from skerry.providers.local.volumes import Volumes
 
 KILL_TIMEOUT = 10.0
 KEPT_CONNECTIONS = 64
+LEAST_DISK = 1 << 20
 
 
 class Engine:
@@ -65,12 +71,15 @@ class Engine:
         self._connections: dict[str, launch.Started] = {}
         """From making sandboxes: the first to dial one takes over its connection, which saves opening another."""
         weakref.finalize(self, _close, self._connections)
+        self.volumes = Volumes(self)
 
     @property
     def storage(self) -> Storage:
         """Where the files of the sandboxes are. Raises ProviderUnavailable, Corrupted."""
         if self._storage is None:
             self._storage = open_storage(self.store.home)
+        else:
+            self._storage.prepare()  # it may have been unmounted meanwhile
         return self._storage
 
     def prepare(self) -> None:
@@ -79,7 +88,10 @@ class Engine:
             if not self._prepared:
                 self.store.prepare()
                 self._prepared = True
-                self.sweep()
+                # What storage cannot do is said to whoever needs it: a broken pool must not keep anybody from
+                # looking at sandboxes and ending them.
+                with contextlib.suppress(ProviderUnavailable, Corrupted, DiskFull, InvalidArgument):
+                    self.sweep()
 
     # -- create
 
@@ -100,6 +112,7 @@ class Engine:
             yield find_base(self.store, spec.template)
 
     def _create(self, spec: SandboxSpec, record: Record) -> Record:
+        self.volumes.check(spec, host=record.host)
         while True:
             if spec.idempotency_key is not None and (known := self._known(spec)):
                 return known
@@ -166,6 +179,7 @@ class Engine:
             lowers=tuple(self.store.home / layer for layer in record.lowers),
             upper=upper,
             make=lambda: self.make_upper(record),
+            volumes=self.volumes.attach(record),
         )
 
     def make_upper(self, record: Record) -> None:
@@ -427,19 +441,37 @@ class Engine:
         # From here on it is gone for everybody: a folder without a record is finished by whoever finds it unlocked.
         records.remove(self.store.directory(record.id))
         self.halt(record)
-        self.storage.remove(self.upper(record.id))
+        # Without its storage a sandbox goes all the same; its files are found by the sweep when the storage is back.
+        with contextlib.suppress(ProviderUnavailable, Corrupted, OSError):
+            self.storage.remove(self.upper(record.id))
         self.store.forget(record)
+        if record.spec.volumes:
+            with contextlib.suppress(ProviderUnavailable, Corrupted, OSError):
+                self.volumes.sweep()
+
+    def settle(self, sandbox_id: str) -> None:
+        """Sweep a sandbox if its end has come."""
+        self._sweep_one(sandbox_id)
 
     def sweep(self) -> Sequence[str]:
         """Remove what nobody owns any more; the ids of the sandboxes removed."""
         self.store.prepare()
         swept = [sandbox_id for sandbox_id in list(self.store.ids()) if self._sweep_one(sandbox_id)]
         self.store.sweep_remains()
-        self.storage.sweep()
-        self.templates.sweep()
         self._sweep_homeless()
+        release_lost_pools()
         network.tidy()
+        self._sweep_storage()
         return swept
+
+    def _sweep_storage(self) -> None:
+        for upper in list(self.storage.uppers.iterdir()):
+            # a folder comes before its upper and goes after it
+            if is_id(upper.name) and not self.store.directory(upper.name).exists():
+                self.storage.remove(upper)
+        self.volumes.sweep()
+        self.templates.sweep()
+        self.storage.sweep()
 
     def _sweep_homeless(self) -> None:
         """End what runs without a folder, because somebody deleted its home: its range is free only after that."""
@@ -498,7 +530,7 @@ def merge(old: Resources, new: Resources) -> Resources:
 
 
 def check_limits(wanted: Resources) -> None:
-    """Raises QuotaExceeded for more than the configured maximum."""
+    """Raises QuotaExceeded for more than the configured maximum, InvalidArgument for less than works."""
     allowed = limits()
     for name, value, maximum in (
         ("cpu", wanted.cpu, allowed.max_cpu),
@@ -511,3 +543,5 @@ def check_limits(wanted: Resources) -> None:
                 f"{name} {value:g} is above the maximum of {maximum:g}",
                 hint=f"ask for less, or raise it with SKERRY_MAX_{name.upper()}",
             )
+    if wanted.disk is not None and wanted.disk < LEAST_DISK:
+        raise InvalidArgument(f"disk {wanted.disk} is below {LEAST_DISK}, which an empty sandbox needs")

@@ -14,8 +14,8 @@ import anyio
 from anyio.abc import UNIXSocketStream
 
 from skerry.core.errors import ConnectionLost, Unsupported
-from skerry.core.models import BuiltTemplate, Event, Resources, SandboxInfo, SandboxSpec, Usage
-from skerry.core.provider import AGENT_PORT, Channel, Deadlines, Leases, Provider, Resizable, Templates
+from skerry.core.models import BuiltTemplate, Event, Resources, SandboxInfo, SandboxSpec, Usage, VolumeInfo
+from skerry.core.provider import AGENT_PORT, Channel, Deadlines, Leases, Provider, Resizable, Templates, Volumes
 from skerry.providers.local.engine import Engine
 from skerry.providers.local.launch import address
 from skerry.providers.local.record import Record
@@ -28,7 +28,7 @@ BUILD_POLL = 0.2
 """How often one who waits for another's build looks; flock has no wait that can be given up."""
 
 
-class LocalProvider(Provider, Deadlines, Leases, Resizable, Templates):
+class LocalProvider(Provider, Deadlines, Leases, Resizable, Volumes, Templates):
     """Sandboxes on this Linux machine, each in namespaces of its own under crun or runc."""
 
     name = "local"
@@ -113,6 +113,18 @@ class LocalProvider(Provider, Deadlines, Leases, Resizable, Templates):
 
     async def set_limits(self, sandbox_id: str, resources: Resources) -> SandboxInfo:
         return await self._run(self.engine.set_limits, sandbox_id, resources)
+
+    async def create_volume(self, name: str, *, size: int | None, temporary: bool) -> VolumeInfo:
+        return await self._run(self.engine.volumes.create, name, size=size, temporary=temporary)
+
+    async def get_volume(self, name: str) -> VolumeInfo:
+        return await self._run(self.engine.volumes.get, name)
+
+    async def list_volumes(self) -> Sequence[VolumeInfo]:
+        return await self._run(self.engine.volumes.list)
+
+    async def delete_volume(self, name: str) -> None:
+        await self._run(self.engine.volumes.delete, name)
 
     async def find_template(self, which: str) -> BuiltTemplate:
         return await self._run(self.engine.templates.find, which)

@@ -106,7 +106,7 @@ class Record:
 
 def write(directory: Path, record: Record) -> None:
     """Replace the record as a whole: a reader sees the old one or the new one."""
-    _replace(directory / "record.json", json.dumps({"version": VERSION, **_plain(record)}, default=_plain).encode())
+    replace_file(directory / "record.json", json.dumps({"version": VERSION, **_plain(record)}, default=_plain).encode())
 
 
 def _plain(value: object) -> dict[str, object]:
@@ -118,7 +118,8 @@ def remove(directory: Path) -> None:
     (directory / "record.json").unlink(missing_ok=True)
 
 
-def _replace(path: Path, data: bytes) -> None:
+def replace_file(path: Path, data: bytes) -> None:
+    """Give a file new content: a reader sees the old or the new, as a whole. Raises OSError."""
     temporary = path.with_suffix(".new")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
