@@ -21,6 +21,7 @@ from skerry.cli import (
     processes,
     sandboxes,
     storage,
+    templates,
     terminals,
     volumes,
     watch,
@@ -74,6 +75,7 @@ app.command(rich_help_panel="Files")(files.cat)
 app.command(rich_help_panel="Files")(copying.cp)
 app.command(rich_help_panel="Files")(editing.edit)
 app.command(rich_help_panel="Files")(watch.watch)
+app.add_typer(templates.app, name="template", rich_help_panel="Keeping")
 app.add_typer(volumes.app, name="volume", rich_help_panel="Keeping")
 app.command(rich_help_panel="Network")(ports.port)
 app.command(rich_help_panel="Looking")(looking.usage)
