@@ -27,6 +27,7 @@ MODULES = (
     "files",
     "git",
     "ports",
+    "templates",
     "volumes",
     "sandbox",
 )
@@ -51,6 +52,7 @@ ADAPTED = {"Checks": "blocking_checks"}
 NOTES = {
     "run_command_via_pty": "Callbacks run in Skerry's own thread: they must not call the blocking API.",
     "health_check": "Functions run in threads and get this sandbox.",
+    "build": "Callbacks run in Skerry's own thread: they must not call the blocking API.",
     "exec": "Callbacks run in Skerry's own thread: they must not call the blocking API.",
     "instructions": "The function runs in Skerry's own thread: it must not call the blocking API.",
     "on": "Callbacks run in Skerry's own thread: they must not call the blocking API.",

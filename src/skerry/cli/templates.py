@@ -39,7 +39,7 @@ def build(
     image: Annotated[
         str | None, typer.Option("--image", metavar="FILE", help="An OCI archive or a `docker save` file instead.")
     ] = None,
-    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="What to call the image's template.")] = None,
+    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="What to call the image.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Build it anew even if it is built.")] = False,
     timeout: Annotated[
         float | None, typer.Option("--timeout", "-t", metavar="S", help="Give up after so many seconds.")

@@ -11,12 +11,14 @@ from skerry.sdk._sync import (
     Process,
     Processes,
     Sandbox,
+    Templates,
     Terminal,
     Terminals,
     TerminalStream,
     Volumes,
     Watch,
 )
+from skerry.sdk.building import BuildProgress
 from skerry.sdk.env import AsyncEnv
 from skerry.sdk.events import EventCallback, EventType
 from skerry.sdk.exec_stream import AsyncExecStream
@@ -32,6 +34,8 @@ from skerry.sdk.process import AsyncProcess
 from skerry.sdk.processes import AsyncProcesses
 from skerry.sdk.sandbox import AsyncSandbox
 from skerry.sdk.search import Replacement, SearchMatch, SearchResult
+from skerry.sdk.sources import GitSource, TarSource
+from skerry.sdk.templates import AsyncTemplates
 from skerry.sdk.terminal import AsyncTerminal
 from skerry.sdk.terminal_stream import AsyncTerminalStream
 from skerry.sdk.terminals import AsyncTerminals
@@ -52,11 +56,13 @@ __all__ = [
     "AsyncProcess",
     "AsyncProcesses",
     "AsyncSandbox",
+    "AsyncTemplates",
     "AsyncTerminal",
     "AsyncTerminalStream",
     "AsyncTerminals",
     "AsyncVolumes",
     "AsyncWatch",
+    "BuildProgress",
     "Connection",
     "Env",
     "EventCallback",
@@ -68,6 +74,7 @@ __all__ = [
     "GitBranch",
     "GitCommit",
     "GitFileStatus",
+    "GitSource",
     "GitStatus",
     "Health",
     "HealthCheck",
@@ -84,6 +91,8 @@ __all__ = [
     "SandboxStatus",
     "SearchMatch",
     "SearchResult",
+    "TarSource",
+    "Templates",
     "Terminal",
     "TerminalChunk",
     "TerminalOutput",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict, replace
+from os import PathLike
 from typing import TYPE_CHECKING
 
 from skerry.core import registry
@@ -30,7 +30,7 @@ class AsyncTemplates:
 
     async def build(
         self,
-        template: Template | str | os.PathLike[str] | None = None,
+        template: Template | str | PathLike[str] | None = None,
         *,
         image: ImageOption | None = None,
         name: str | None = None,
@@ -92,7 +92,7 @@ class AsyncTemplates:
         found = await self._templates.find_template(_reference(name))
         await self._templates.remove_template(found.id)
 
-    async def _definition(self, template: Template | str | os.PathLike[str]) -> Template:
+    async def _definition(self, template: Template | str | PathLike[str]) -> Template:
         if isinstance(template, Template):
             return _not_builtin(template)
         if isinstance(template, str) and "/" not in template and not template.endswith((".yaml", ".yml")):
