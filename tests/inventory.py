@@ -142,6 +142,7 @@ def _folders(home: Path) -> Iterable[str]:
     for part in (*kept, "pool/uppers", "pool/snapshots", "pool/volumes", "pool/layers"):
         if (home / part).is_dir():
             yield from (f"{part}/{name}" for name in os.listdir(home / part))
+    yield from (f"templates/{path.name}" for path in (home / "templates").glob("*.*") if not path.is_dir())
     slots = Path("/run/skerry/slots")
     if slots.is_dir():
         for link in slots.iterdir():
