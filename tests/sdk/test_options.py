@@ -30,7 +30,6 @@ async def test_an_option_without_a_feature_is_unsupported(option: str, fake: Fak
     [
         ({"template": "python"}, "template"),
         ({"network": "example.com"}, "network"),
-        ({"resources": Resources(disk=1)}, "resources.disk"),
         ({"resources": {"gpu": "T4"}}, "resources.gpu"),
     ],
 )
@@ -191,8 +190,8 @@ async def test_set_limits_checks_first(fake: FakeProvider, sandbox: AsyncSandbox
         await sandbox.set_limits(cpu=1, cpu_percent=100)
     with pytest.raises(QuotaExceeded):
         await sandbox.scale(memory="100GB")
-    with pytest.raises(Unsupported):
-        await sandbox.set_limits(disk="1GB")
+    with pytest.raises(QuotaExceeded):
+        await sandbox.set_limits(disk="1TB")
     with pytest.raises(QuotaExceeded):
         await sandbox.set_timeout(10**9)
     assert (await sandbox.set_limits(cpu_percent=150)).id == sandbox.id

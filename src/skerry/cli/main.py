@@ -20,6 +20,7 @@ from skerry.cli import (
     ports,
     processes,
     sandboxes,
+    snapshots,
     storage,
     templates,
     terminals,
@@ -75,6 +76,9 @@ app.command(rich_help_panel="Files")(files.cat)
 app.command(rich_help_panel="Files")(copying.cp)
 app.command(rich_help_panel="Files")(editing.edit)
 app.command(rich_help_panel="Files")(watch.watch)
+app.add_typer(snapshots.app, name="snapshot", rich_help_panel="Keeping")
+app.command(rich_help_panel="Keeping")(snapshots.clone)
+app.command(rich_help_panel="Keeping")(snapshots.fork)
 app.add_typer(templates.app, name="template", rich_help_panel="Keeping")
 app.add_typer(volumes.app, name="volume", rich_help_panel="Keeping")
 app.command(rich_help_panel="Network")(ports.port)

@@ -36,6 +36,7 @@ def create(
     network: options.NetworkOption = Network.NONE,
     user: options.User = None,
     workdir: options.Workdir = None,
+    snapshot: options.Snapshot = None,
     output: options.Output = Format.TEXT,
 ) -> None:
     """Create a sandbox and print its id. It lives until `skerry rm` or the end of its lifetime.
@@ -43,6 +44,7 @@ def create(
     \b
     Example:
       skerry create --name my-box --memory 1GB --lifetime 600
+      skerry create --snapshot before-upgrade
       skerry create --template react-ts
     """
 
@@ -62,6 +64,7 @@ def create(
                 network=network.value,
                 user=user,
                 workdir=workdir,
+                snapshot=snapshot,
                 on_progress=display.on_progress,
             )
         try:

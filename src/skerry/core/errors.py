@@ -143,7 +143,7 @@ class SandboxFailed(SkerryError):
     """The sandbox itself broke; whatever ran in it is gone."""
 
     code = "SANDBOX_FAILED"
-    hint = "destroy it; its files are kept until then"
+    hint = "recover it, or destroy it; its files are kept until then"
 
 
 class SnapshotNotFound(SkerryError, LookupError):

@@ -82,6 +82,8 @@ class SandboxSpec:
     env: dict[str, str] = field(default_factory=dict)
     secrets: dict[str, str] = field(default_factory=dict)
     """As env, but of this sandbox alone: not in its snapshots, clones and archives."""
+    secrets_of: str | None = None
+    """The id of a sandbox whose secrets it gets as well."""
     metadata: dict[str, str] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
     timeout: float = 3600.0

@@ -5,12 +5,15 @@ from skerry.sdk._sync import (
     Env,
     ExecStream,
     Files,
+    ForkResult,
     Forward,
     Git,
     Ports,
     Process,
     Processes,
     Sandbox,
+    SandboxSnapshots,
+    Snapshots,
     Templates,
     Terminal,
     Terminals,
@@ -32,8 +35,9 @@ from skerry.sdk.output import OutputChunk, ProcessOutput, TerminalChunk, Termina
 from skerry.sdk.ports import AsyncConnection, AsyncForward, AsyncPorts
 from skerry.sdk.process import AsyncProcess
 from skerry.sdk.processes import AsyncProcesses
-from skerry.sdk.sandbox import AsyncSandbox
+from skerry.sdk.sandbox import AsyncForkResult, AsyncSandbox
 from skerry.sdk.search import Replacement, SearchMatch, SearchResult
+from skerry.sdk.snapshots import AsyncSandboxSnapshots, AsyncSnapshots, SnapshotNode
 from skerry.sdk.sources import GitSource, TarSource
 from skerry.sdk.templates import AsyncTemplates
 from skerry.sdk.terminal import AsyncTerminal
@@ -50,12 +54,15 @@ __all__ = [
     "AsyncEnv",
     "AsyncExecStream",
     "AsyncFiles",
+    "AsyncForkResult",
     "AsyncForward",
     "AsyncGit",
     "AsyncPorts",
     "AsyncProcess",
     "AsyncProcesses",
     "AsyncSandbox",
+    "AsyncSandboxSnapshots",
+    "AsyncSnapshots",
     "AsyncTemplates",
     "AsyncTerminal",
     "AsyncTerminalStream",
@@ -69,6 +76,7 @@ __all__ = [
     "EventType",
     "ExecStream",
     "Files",
+    "ForkResult",
     "Forward",
     "Git",
     "GitBranch",
@@ -88,9 +96,12 @@ __all__ = [
     "Replacement",
     "Sandbox",
     "SandboxPage",
+    "SandboxSnapshots",
     "SandboxStatus",
     "SearchMatch",
     "SearchResult",
+    "SnapshotNode",
+    "Snapshots",
     "TarSource",
     "Templates",
     "Terminal",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from types import TracebackType
@@ -11,12 +12,13 @@ import anyio
 
 from skerry.core import registry
 from skerry.core.errors import SkerryError, Unsupported
-from skerry.core.models import CodeResult, Event, ExecResult, SandboxInfo, SandboxSpec, State, Usage
+from skerry.core.models import CodeResult, Event, ExecResult, SandboxInfo, SandboxSpec, SnapshotInfo, State, Usage
 from skerry.core.provider import Deadlines, Leases, Provider, Resizable
 from skerry.core.provider import Volumes as VolumeProvider
 from skerry.sdk import code as snippets
 from skerry.sdk.building import ProgressCallback
 from skerry.sdk.commands import BytesCallback, Command, SandboxPath, Stdin, TextCallback, build
+from skerry.sdk.copies import CopyOptions, SecretOptions, check_count, copy, copy_spec
 from skerry.sdk.env import AsyncEnv
 from skerry.sdk.events import EventCallback, EventLog, EventType
 from skerry.sdk.exec_stream import AsyncExecStream
@@ -35,6 +37,8 @@ from skerry.sdk.output import OUTPUT_LIMIT
 from skerry.sdk.ports import AsyncPorts
 from skerry.sdk.preparing import prepare
 from skerry.sdk.processes import AsyncProcesses
+from skerry.sdk.snapshots import AsyncSandboxSnapshots, LogCallback, SnapshotName, check_beginning, require_snapshots
+from skerry.sdk.snapshots import find as find_snapshot
 from skerry.sdk.sources import SourceOption, check_source
 from skerry.sdk.states import wait_for_state
 from skerry.sdk.templates import TemplateOption, based_on, resolve_template
@@ -45,6 +49,23 @@ from skerry.wire import Life, LifeReply
 READY_GUARD = 5.0
 DESTROY_GUARD = 600.0
 """A sandbox may hold hundreds of thousands of files on a slow disk; its processes are gone long before them."""
+
+
+class AsyncForkResult:
+    """What became of one copy of a `fork`."""
+
+    def __init__(self, sandbox: AsyncSandbox | None, error: SkerryError | None = None) -> None:
+        self._sandbox, self._error = sandbox, error
+
+    @property
+    def sandbox(self) -> AsyncSandbox | None:
+        """The copy; None when it could not be made."""
+        return self._sandbox
+
+    @property
+    def error(self) -> SkerryError | None:
+        """Why it could not be made; None when it was."""
+        return self._error
 
 
 class AsyncSandbox:
@@ -66,6 +87,7 @@ class AsyncSandbox:
         self._env = AsyncEnv(self._link)
         self._ports = AsyncPorts(self._link)
         self._git = AsyncGit(self._link)
+        self._snapshots = AsyncSandboxSnapshots(provider, info.id, self._restored)
         self._instructions: Instructions | None = None
         self._leased = self._kept = False
 
@@ -77,7 +99,8 @@ class AsyncSandbox:
         name: str | None = None,
         template: TemplateOption | None = None,
         image: ImageOption | None = None,
-        snapshot: object = None,
+        snapshot: SnapshotName | None = None,
+        restore_from: SnapshotName | None = None,
         source: SourceOption | None = None,
         language: str | None = None,
         runtime: str | None = None,
@@ -112,7 +135,8 @@ class AsyncSandbox:
         """Make a sandbox that is ready for commands.
 
         `timeout` is its lifetime in seconds. With `idempotency_key` the same call again returns the same sandbox.
-        `on_event` gets every event from `created` on. `instructions` is what `instructions()` gives.
+        `on_event` gets every event from `created` on. `instructions` is what `instructions()` gives. `snapshot`, or
+        `restore_from`, is what it begins with: its template, files, variables, user and working directory are those.
         `volumes` are those that exist, by the path they are mounted at, or a list of `VolumeMount`.
         Options typed `object` have no feature yet.
 
@@ -125,6 +149,7 @@ class AsyncSandbox:
             InvalidArgument: an option that makes no sense.
             QuotaExceeded: more than the configured maximum.
             Conflict: the name is taken, or the idempotency key was used for something else.
+            SnapshotNotFound: there is no such snapshot.
             VolumeNotFound: there is no such volume.
             ProviderUnavailable: the provider cannot work here.
             TemplateNotFound: there is no such template; the hint has the nearest.
@@ -148,7 +173,6 @@ class AsyncSandbox:
             idempotency_key=idempotency_key,
             isolation=isolation,
             unsupported={
-                "snapshot": snapshot,
                 "idle_timeout": idle_timeout,
                 "auto_stop": auto_stop,
                 "auto_archive": auto_archive,
@@ -162,6 +186,9 @@ class AsyncSandbox:
             },
         )
         chosen = registry.provider(provider)
+        if (begin := check_beginning(snapshot, restore_from, template or image or language or runtime)) is not None:
+            found = await find_snapshot(require_snapshots(chosen, "snapshot"), begin)
+            spec = dataclasses.replace(spec, snapshot=found.id)
         if spec.volumes and not isinstance(chosen, VolumeProvider):
             raise Unsupported(f"the provider {chosen.name!r} has no volumes", option="volumes")
         built = await resolve_template(
@@ -347,6 +374,89 @@ class AsyncSandbox:
     def git(self) -> AsyncGit:
         """Its repositories."""
         return self._git
+
+    @property
+    def snapshots(self) -> AsyncSandboxSnapshots:
+        """Its snapshots."""
+        return self._snapshots
+
+    async def save_state(self, name: str | None = None) -> SnapshotInfo:
+        """Take a snapshot, as `snapshots.create` does; `create(restore_from=…)` goes on from it."""
+        return await self._snapshots.create(name)
+
+    async def clone(
+        self,
+        *,
+        name: str | None = None,
+        env: Mapping[str, str] | None = None,
+        resources: ResourceOptions | None = None,
+        metadata: Mapping[str, str] | None = None,
+        labels: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        secrets: SecretOptions = False,
+        on_log: LogCallback | None = None,
+    ) -> AsyncSandbox:
+        """A running copy of it: its files and variables as they are now, and the same volumes; it goes on itself.
+
+        What is given is different in the copy; `env` is set over what it has. Processes are not copied, and neither
+        are secrets, unless `secrets` is true or gives others.
+
+        Raises as `create` does; Conflict also for one that is archived; DiskFull.
+        """
+        options = CopyOptions(
+            name=name,
+            env=env,
+            resources=resources,
+            metadata=metadata,
+            labels=labels,
+            timeout=timeout,
+            secrets=secrets,
+        )
+        [result] = await self._copy(1, options, on_log)
+        if result.error is not None:
+            raise result.error
+        assert result.sandbox is not None
+        return result.sandbox
+
+    async def fork(
+        self,
+        n: int,
+        *,
+        env: Mapping[str, str] | None = None,
+        resources: ResourceOptions | None = None,
+        metadata: Mapping[str, str] | None = None,
+        labels: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        secrets: SecretOptions = False,
+        on_log: LogCallback | None = None,
+    ) -> tuple[AsyncForkResult, ...]:
+        """`n` running copies of it, all of the same moment, as `clone` makes them; for each the copy or its error.
+
+        Raises InvalidArgument, Unsupported, Conflict, DiskFull, SandboxNotFound: then there is no copy.
+        """
+        options = CopyOptions(
+            env=env, resources=resources, metadata=metadata, labels=labels, timeout=timeout, secrets=secrets
+        )
+        return await self._copy(n, options, on_log)
+
+    async def _copy(self, n: int, options: CopyOptions, on_log: LogCallback | None) -> tuple[AsyncForkResult, ...]:
+        spec = copy_spec(await self.info(), self.config, options)
+        made = await copy(self._provider, self.id, [spec] * check_count(n), on_log)
+        known = dataclasses.replace(spec, secrets_of=None)
+        return tuple(
+            AsyncForkResult(None, result)
+            if isinstance(result, SkerryError)
+            else AsyncForkResult(type(self)(self._provider, result, known))
+            for result in made
+        )
+
+    async def _restored(self, info: SandboxInfo) -> None:
+        """Everything that ran in it is gone, its agent too."""
+        self._info = info
+        await self._ports._close()
+        await self._link.close()
+        if self._leased and info.state is State.RUNNING:
+            await self._link.request(Life(lease=1), LifeReply)
 
     async def info(self) -> SandboxInfo:
         """What the provider knows about it now. Raises SandboxNotFound."""

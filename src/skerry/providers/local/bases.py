@@ -25,6 +25,13 @@ class Base:
     workdir: str = "/workspace"
     env: dict[str, str] = field(default_factory=dict)
     ports: tuple[int, ...] = ()
+    inherited: int = 0
+    """Bytes in the layers of snapshots."""
+    seed: str | None = None
+    """The tree that the writable layer begins as a copy of, relative to SKERRY_HOME; None: it begins empty."""
+    holds: int = 0
+    """Bytes that count against its disk limit from the start."""
+    snapshot: str | None = None
 
 
 def find_base(store: Store, template: str) -> Base:

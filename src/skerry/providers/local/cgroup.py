@@ -220,6 +220,10 @@ class Cgroups:
                 time.sleep(pause)  # the kernel does not say when a group is empty
                 pause = min(pause * 2, 0.02)
 
+    def exists(self, sandbox_id: str) -> bool:
+        """Whether there is a group of the sandbox, and so perhaps a process."""
+        return any(path.exists() for path in self._all_groups(sandbox_id))
+
     def _all_groups(self, sandbox_id: str) -> list[Path]:
         """Every group of this name: runc makes one in each hierarchy of the machine, used here or not."""
         paths = [self.group(hierarchy, sandbox_id) for hierarchy in self.hierarchies]
