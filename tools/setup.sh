@@ -36,6 +36,7 @@ missing_packages() {
     has runc || echo runc
     has nft || echo nftables
     has ip || echo iproute2
+    has mmdebstrap || echo mmdebstrap
     has_seccomp || echo libseccomp2
     [[ -e /etc/ssl/certs/ca-certificates.crt || -n ${SSL_CERT_FILE:-} ]] || echo ca-certificates
     [[ ${1:-} != test ]] || has ps || echo procps

@@ -10,9 +10,9 @@ from functools import cache
 from pathlib import Path
 
 from skerry.core.errors import InvalidArgument, TemplateNotFound
-from skerry.templates.parse import FILE_NAME, load
 from skerry.templates.aptsources import os_release
 from skerry.templates.model import Template
+from skerry.templates.parse import FILE_NAME, load
 
 HOST = Template(name="host", base="host", description="This machine's own system files, read-only.")
 _DIRECTORY = Path(__file__).parent / "builtin"
