@@ -2,8 +2,8 @@
 
 from skerry.templates.catalogue import builtin, resolve, versions
 from skerry.templates.model import Command, File, Packages, Scripts, Template
-from skerry.templates.parse import load, parse
-from skerry.templates.steps import Step, digest, environment, steps
+from skerry.templates.parse import load, parse_text
+from skerry.templates.plan import Step, digest, environment, steps
 
 __all__ = [
     "Command",
@@ -16,7 +16,7 @@ __all__ = [
     "digest",
     "environment",
     "load",
-    "parse",
+    "parse_text",
     "resolve",
     "steps",
     "versions",

@@ -62,8 +62,8 @@ def recipe(template: Template, sources: AptSources) -> Template:
         files=files,
         scripts=Scripts(
             build=(
-                Command(_mmdebstrap(template.packages.apt, sources.suite), "root"),
-                Command(_SETUP.format(root=ROOT_TREE, stage=_STAGE, sources=aptsources.SOURCES), "root"),
+                Command(_mmdebstrap(template.packages.apt, sources.suite), "root", "bootstrap"),
+                Command(_SETUP.format(root=ROOT_TREE, stage=_STAGE, sources=aptsources.SOURCES), "root", "set up"),
             )
         ),
         aliases=(),

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import yaml
 
 MAX_SIZE = 4 * 2**20
+MAX_DEPTH = 16
 _NULL, _INT = "tag:yaml.org,2002:null", "tag:yaml.org,2002:int"
 
 
@@ -26,14 +27,19 @@ class Value:
 
     def wrong(self, why: str, *, hint: str | None = None) -> NoReturn:
         where = f"{self.source}, line {self.node.start_mark.line + 1}"
-        raise InvalidArgument(f"{where}: {self.key}: {why}" if self.key else f"{where}: {why}", hint=hint)
+        named = why if why.startswith(self.key) else f"{self.key}: {why}"
+        raise InvalidArgument(f"{where}: {named}", hint=hint)
 
     @property
     def kind(self) -> str:
         """`text`, `list` or `mapping`; null is `nothing`."""
+        import yaml
+
         if self.node.tag == _NULL:
             return "nothing"
-        return {"scalar": "text", "sequence": "list", "mapping": "mapping"}[self.node.id]
+        if isinstance(self.node, yaml.ScalarNode):
+            return "text"
+        return "list" if isinstance(self.node, yaml.SequenceNode) else "mapping"
 
     def text(self) -> str:
         """A scalar exactly as it is written: 3.10 stays 3.10."""
@@ -89,15 +95,20 @@ def read(text: str, source: str) -> Value:
     if len(text) > MAX_SIZE:
         raise InvalidArgument(f"{source} is larger than {MAX_SIZE} bytes", hint="give files a `source` of their own")
     try:
+        depth = 0
         for event in yaml.parse(text, yaml.SafeLoader):
+            opens = isinstance(event, yaml.CollectionStartEvent)
+            depth += opens - isinstance(event, yaml.CollectionEndEvent)
+            if depth > MAX_DEPTH:
+                raise InvalidArgument(f"{source} is nested deeper than {MAX_DEPTH} levels")
             if isinstance(event, yaml.AliasEvent):  # one could stand for itself, or for a billion copies
-                line = event.start_mark.line + 1
-                raise InvalidArgument(f"{source}, line {line}: a template cannot use YAML aliases (*name)")
+                line = 0 if event.start_mark is None else event.start_mark.line
+                raise InvalidArgument(f"{source}, line {line + 1}: a template cannot use YAML aliases (*name)")
         node = yaml.compose(text, yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         line = 1 if error.problem_mark is None else error.problem_mark.line + 1
         raise InvalidArgument(f"{source}, line {line}: this is not YAML: {error.problem}") from error
-    except (yaml.YAMLError, RecursionError) as error:
+    except yaml.YAMLError as error:
         raise InvalidArgument(f"{source} is not YAML: {str(error)[:200]}") from error
     if node is None:
         raise InvalidArgument(f"{source} is empty", hint="it needs at least a name")

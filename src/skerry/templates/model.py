@@ -36,7 +36,7 @@ class Packages:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file of a template. Without `owner` it belongs to `user` below the working directory and /home, else to root."""
+    """A file. Without `owner` it belongs to `user` below the working directory and /home, else to root."""
 
     content: str | bytes
     mode: int = 0o644
@@ -57,14 +57,16 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A line or a whole script for `sh`; run as the template's user unless it names one."""
+    """A line or a whole script for `sh`; run as the template's user unless it names one. `name` is for logs."""
 
     run: str
     user: str | None = None
+    name: str = ""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.run, str) or not self.run.strip() or "\0" in self.run:
-            raise InvalidArgument(f"a script must be text for a shell, not {self.run!r}")
+        run: object = self.run
+        if not isinstance(run, str) or not run.strip() or "\0" in run:
+            raise InvalidArgument(f"a script must be text for a shell, not {run!r}")
         if self.user is not None:
             _check(self.user, USER_NAME, "the user of a script")
 
@@ -81,7 +83,7 @@ class Scripts:
     def __post_init__(self) -> None:
         for kind in ("build", "post_create", "post_start"):
             commands = getattr(self, kind)
-            if not isinstance(commands, tuple) or not all(isinstance(command, Command) for command in commands):
+            if not isinstance(commands, tuple) or any(not isinstance(command, Command) for command in commands):
                 raise InvalidArgument(f"scripts.{kind} must be a tuple of Command")
 
 

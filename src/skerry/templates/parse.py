@@ -35,10 +35,10 @@ def load(path: str | os.PathLike[str]) -> Template:
         raise InvalidArgument(
             f"{file} cannot be read: {error}", hint="give a template.yaml or its directory"
         ) from error
-    return parse(text, source=str(file), directory=file.parent)
+    return parse_text(text, source=str(file), directory=file.parent)
 
 
-def parse(text: str, *, source: str = FILE_NAME, directory: Path | None = None) -> Template:
+def parse_text(text: str, *, source: str = FILE_NAME, directory: Path | None = None) -> Template:
     """The template that a YAML text describes. `directory` is where the `source` of a file is looked for.
 
     Raises InvalidArgument, and Unsupported for a stack of services as base.
@@ -56,7 +56,7 @@ def parse(text: str, *, source: str = FILE_NAME, directory: Path | None = None) 
             name=_checked(keys["name"], lambda value: model.check_name(value.text())),
             version=take("version", Value.text, "1"),
             description=take("description", lambda value: value.text().strip(), ""),
-            base=take("base", _base, "debian"),
+            base=_checked(keys["base"], _base) if "base" in keys else "debian",
             packages=take("packages", _packages, Packages()),
             files=take("files", lambda value: _files(value, directory), {}),
             env=take("env", _env, {}),
@@ -81,7 +81,7 @@ def _checked(value: Value, convert: Callable[[Value], T]) -> T:
     except InvalidArgument as error:
         if error.message.startswith(value.source):
             raise
-        value.wrong(error.message.removeprefix(f"{value.key}: "), hint=error.hint)
+        value.wrong(error.message, hint=error.hint)
 
 
 def _base(value: Value) -> str | None:
@@ -136,10 +136,14 @@ def _commands(value: Value) -> tuple[Command, ...]:
 def _command(value: Value) -> Command:
     if value.kind != "mapping":
         return Command(value.text())
-    fields = value.fields(["run", "user"])
+    fields = value.fields(["run", "user", "name"])
     if "run" not in fields:
         value.wrong("needs `run:`")
-    return Command(fields["run"].text(), fields["user"].text() if "user" in fields else None)
+    return Command(
+        fields["run"].text(),
+        fields["user"].text() if "user" in fields else None,
+        fields["name"].text() if "name" in fields else "",
+    )
 
 
 def _resources(value: Value) -> Resources:

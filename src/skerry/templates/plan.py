@@ -109,7 +109,7 @@ def digest(template: Template, base_digest: str) -> str:
     """A hash over everything that decides what the build leaves; names, descriptions, ports and scripts that run
     later are no part of it."""
     parts = [
-        [step.name, step.run, step.user, step.cwd, sorted(step.env.items()), hashlib.sha256(step.stdin).hexdigest()]
+        [step.run, step.user, step.cwd, sorted(step.env.items()), hashlib.sha256(step.stdin).hexdigest()]
         for step in steps(template)
     ]
     return hashlib.sha256(json.dumps([LAYOUT, base_digest, parts]).encode()).hexdigest()
@@ -130,8 +130,8 @@ def _named(kind: str, packages: tuple[str, ...]) -> str:
 
 
 def _script_name(number: int, command: Command) -> str:
-    first = next(line.strip() for line in command.run.splitlines() if line.strip())
-    return f"script {number}: {first if len(first) <= 50 else f'{first[:49]}…'}"
+    text = command.name or next(line.strip() for line in command.run.splitlines() if line.strip())
+    return f"script {number}: {text if len(text) <= 50 else f'{text[:49]}…'}"
 
 
 def _parents(place: str, workdir: str) -> list[str]:
