@@ -19,11 +19,11 @@ from anyio.to_thread import run_sync
 
 from skerry.core.errors import InvalidArgument, ProviderUnavailable, TemplateBuildFailed, TemplateNotFound
 from skerry.core.models import BuiltTemplate, Resources
+from skerry.sdk.building import LOG_TAIL, Builder, step_error
 from skerry.templates import Step
 from skerry.templates.model import NAME, VERSION
 
 if TYPE_CHECKING:
-    from skerry.sdk.building import Builder
     from skerry.sdk.sandbox import AsyncSandbox
 
 ImageOption = str | os.PathLike[str]
@@ -31,17 +31,22 @@ ImageOption = str | os.PathLike[str]
 
 PROGRAMS = ("skopeo", "umoci")
 ROOT_TREE = "/workspace/bundle/rootfs"
+MAX_CONFIG = 4 << 20
 LAYOUT = "1"
 """Part of each layer's digest; raised when the steps below leave something else for the same image."""
 
 _FILE = "/workspace/image.tar"
-_COPY = """
+_COPY = """set -e
+if gzip -t {file} 2>/dev/null; then  # skopeo takes some compressed archives for cut short
+    gzip -dc {file} >{file}.plain
+    mv {file}.plain {file}
+fi
 kind=docker-archive
 if tar -tf {file} oci-layout >/dev/null 2>&1; then kind=oci-archive; fi
 exec skopeo --insecure-policy copy -q "$kind:{file}" oci:/workspace/oci:image"""
 _PULL = 'exec skopeo --insecure-policy copy -q "$REFERENCE" oci:/workspace/oci:image'
 _UNPACK = "exec umoci unpack --image /workspace/oci:image /workspace/bundle"
-_LOOK = "skopeo inspect --raw oci:/workspace/oci:image && echo && exec skopeo inspect --config oci:/workspace/oci:image"
+_LOOK = ("skopeo", "inspect", "--raw", "oci:/workspace/oci:image")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}")
 
@@ -94,7 +99,7 @@ async def _import(builder: Builder, image: str, name: str, *, remote: bool) -> B
             env = {"REFERENCE": image} if remote else {}
             await builder.report(shown, "read", 1, 4)
             await builder.step(box, shown, Step(name="read", run=run, user="root", cwd="/workspace", env=env))
-            config = await _look(builder, box, shown)
+            config = await _look(box, shown)
             layer = hashlib.sha256(json.dumps([LAYOUT, config.digest]).encode()).hexdigest()[:40]
             if not await builder.has_layer(layer):
                 await builder.report(shown, "unpack", 2, 4)
@@ -116,16 +121,17 @@ async def _import(builder: Builder, image: str, name: str, *, remote: bool) -> B
         )
 
 
-async def _look(builder: Builder, box: AsyncSandbox, name: str) -> ImageConfig:
-    result = await box.exec(["/bin/sh", "-c", _LOOK], user="root", output_limit=4 << 20)
-    manifest, _, config = result.stdout.partition("\n\n")
-    try:
+async def _look(box: AsyncSandbox, name: str) -> ImageConfig:
+    manifest = await box.exec(_LOOK, user="root", output_limit=MAX_CONFIG)
+    config = await box.exec([*_LOOK, "--config"], user="root", output_limit=MAX_CONFIG)
+    for result in (manifest, config):
         if not result.ok:
-            raise ValueError(result.stderr.strip()[-300:] or "skopeo says nothing")
-        return parse_config(json.loads(manifest), json.loads(config))
+            raise step_error(f"image {name}", "look", result)
+    try:
+        return parse_config(json.loads(manifest.stdout), json.loads(config.stdout))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         message = f"image {name}: its configuration cannot be used: {error}"
-        raise TemplateBuildFailed(message, step="look", log=result.stderr[-4000:]) from error
+        raise TemplateBuildFailed(message, step="look", log=config.stdout[-LOG_TAIL:]) from error
 
 
 def parse_config(manifest: Mapping[str, object], config: Mapping[str, object]) -> ImageConfig:
