@@ -89,8 +89,8 @@ def check_source(source: SourceOption | None, network: str) -> Source | None:
         chosen = source
     else:
         raise InvalidArgument(f"source must be a URL, a path, GitSource or TarSource, not {type(source).__name__}")
-    remote = chosen.url is not None if isinstance(chosen, TarSource) else "://" in chosen.url or ":" in chosen.url
-    if remote and network == "none":
+    local = chosen.url is None or chosen.url.startswith(("/", "file://"))
+    if not local and network == "none":
         raise InvalidArgument("the source cannot be fetched without a network", hint="network='open'")
     return chosen
 
