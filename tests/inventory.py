@@ -62,7 +62,7 @@ def take(home: Path) -> Inventory:
         mounts=sum("/pool btrfs " not in line for line in Path("/proc/self/mounts").read_text().splitlines()),
         cgroups=frozenset(str(path) for path in groups if path.name not in foreign),
         namespaces=len(set(_namespaces(strangers))),
-        devices=frozenset(os.listdir("/sys/class/net")),
+        devices=frozenset(os.listdir("/sys/class/net")) - _foreign_devices(home),
         loops=frozenset(_loops()),
         folders=frozenset(_folders(home)),
     )
@@ -98,6 +98,19 @@ def _foreign(home: Path) -> set[str]:
             continue
         if not target.startswith(f"{home}/"):
             found.add(os.path.basename(target))
+    return found
+
+
+def _foreign_devices(home: Path) -> set[str]:
+    """The network devices of sandboxes of other homes: they have the number of the id range."""
+    found = set()
+    slots = Path("/run/skerry/slots")
+    for link in slots.iterdir() if slots.is_dir() else ():
+        try:
+            if not os.readlink(link).startswith(f"{home}/"):
+                found.add(f"skv{link.name}")
+        except FileNotFoundError:
+            continue
     return found
 
 

@@ -100,6 +100,8 @@ class SandboxSpec:
     workdir: str | None = None
     idempotency_key: str | None = None
     isolation: str | None = None
+    leased: bool = False
+    """Whether it belongs to the calling process from the start, and ends with it, until the lease is given back."""
 
 
 @dataclass(frozen=True, slots=True)

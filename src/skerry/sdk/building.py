@@ -14,11 +14,11 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from skerry.core.config import check_seconds, limits
 from skerry.core.errors import DiskFull, SkerryError, TemplateBuildFailed, TemplateNotFound, Unsupported
-from skerry.core.models import BuiltTemplate, ExecResult, ExecStatus, Resources, Script
+from skerry.core.models import BuiltTemplate, ExecResult, ExecStatus, Resources, SandboxSpec, Script
 from skerry.core.provider import Provider, Templates
 from skerry.sdk.commands import TextCallback
 from skerry.sdk.log import log
@@ -155,23 +155,24 @@ class Builder:
 
     @asynccontextmanager
     async def sandbox(
-        self, base: BuiltTemplate | None, resources: Resources, *, network: str = "open"
+        self, base: BuiltTemplate | None, resources: Resources, *, network: Literal["none", "open"] = "open"
     ) -> AsyncIterator[AsyncSandbox]:
         """Where steps run; it is gone afterwards, and if this process dies."""
         from skerry.sdk.sandbox import AsyncSandbox
 
         started = time.perf_counter()
         self._end = time.monotonic() + self._timeout
-        box = await AsyncSandbox.create(
-            self._provider,
-            template=None if base is None else base.reference,
+        spec = SandboxSpec(
+            template="host" if base is None else base.reference,
             network=network,
             user="root",
             workdir="/",
             timeout=min(self._timeout + 60.0, limits().max_lifetime),
             resources=_room(resources),
             purpose="template",
+            leased=True,
         )
+        box = AsyncSandbox(self._provider, await self._provider.create(spec), spec)
         async with box:
             yield box
         extra = {"op": "template.build", "provider": self._provider.name, "duration": time.perf_counter() - started}

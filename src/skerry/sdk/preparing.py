@@ -30,7 +30,7 @@ async def prepare(
 
     Raises TemplateBuildFailed, and what fetching raises.
     """
-    if source is None and (built is None or not (built.post_create or built.post_start)):
+    if not needs_preparation(built, source):
         return
     try:
         await sandbox.files.mkdir(CLAIM, user="root", parents=False)
@@ -50,6 +50,11 @@ async def prepare(
         with anyio.CancelScope(shield=True):
             await sandbox.destroy()
         raise
+
+
+def needs_preparation(built: BuiltTemplate | None, source: Source | None) -> bool:
+    """Whether there is anything to do before a new sandbox is ready."""
+    return source is not None or (built is not None and bool(built.post_create or built.post_start))
 
 
 async def _wait_until_done(sandbox: AsyncSandbox) -> None:

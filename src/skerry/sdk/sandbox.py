@@ -35,7 +35,7 @@ from skerry.sdk.log import log
 from skerry.sdk.options import ResourceOptions, VolumeOptions, build_spec, check_lifetime, check_limits
 from skerry.sdk.output import OUTPUT_LIMIT
 from skerry.sdk.ports import AsyncPorts
-from skerry.sdk.preparing import prepare
+from skerry.sdk.preparing import needs_preparation, prepare
 from skerry.sdk.processes import AsyncProcesses
 from skerry.sdk.snapshots import AsyncSandboxSnapshots, LogCallback, SnapshotName, check_beginning, require_snapshots
 from skerry.sdk.snapshots import find as find_snapshot
@@ -203,6 +203,8 @@ class AsyncSandbox:
         )
         if built is not None:
             spec = based_on(spec, built)
+        if needs_preparation(built, origin):
+            spec = dataclasses.replace(spec, leased=isinstance(chosen, Leases))
         info = await chosen.create(spec)
         sandbox = cls(chosen, info, spec)
         await prepare(sandbox, built, origin, on_log)

@@ -171,6 +171,7 @@ class Engine:
             seed=base.seed,
             snapshot=base.snapshot,
             runtime=runtime,
+            lease=ProcessId.mine() if spec.leased else None,
         )
 
     # -- what every change of a sandbox is made of; the caller holds its lock
