@@ -21,7 +21,11 @@ GROUPS = {
     "Looking": ["usage", "events"],
     "Machine": ["storage", "gc", "doctor", "bench", "conformance", "completion", "help"],
 }
-NESTED = {"template": ["build", "ls", "show", "rm"], "volume": ["create", "ls", "show", "rm"], "storage": ["show", "unmount"]}
+NESTED = {
+    "template": ["build", "ls", "show", "rm"],
+    "volume": ["create", "ls", "show", "rm"],
+    "storage": ["show", "unmount"],
+}
 COMMANDS = [command for group in GROUPS.values() for command in group]
 SINGLE = [command for command in COMMANDS if command not in NESTED]
 SINGLE += [f"{group} {command}" for group, commands in NESTED.items() for command in commands]
@@ -67,7 +71,10 @@ def test_every_command_has_help_with_an_example(skerry: Skerry, command: str) ->
     assert f"  Example:\n    skerry {command}" in done.text
 
 
-@pytest.mark.parametrize("command", ["run", "exec", "logs", "kill", "cp", "edit", "rm", "usage", "volume rm", "template build", "template rm"])
+@pytest.mark.parametrize(
+    "command",
+    ["run", "exec", "logs", "kill", "cp", "edit", "rm", "usage", "volume rm", "template build", "template rm"],
+)
 def test_commands_that_fail_in_ways_say_their_exit_codes(skerry: Skerry, command: str) -> None:
     assert "\n  Exit codes:\n    " in skerry("help", *command.split()).text
 

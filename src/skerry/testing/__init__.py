@@ -27,6 +27,7 @@ from skerry.testing.cases.lifecycle import LifecycleConformance, ListingConforma
 from skerry.testing.cases.output import OutputConformance  # noqa: E402
 from skerry.testing.cases.ports import PortsConformance  # noqa: E402
 from skerry.testing.cases.processes import ProcessesConformance  # noqa: E402
+from skerry.testing.cases.templates import TemplatesConformance  # noqa: E402
 from skerry.testing.cases.terminals import TerminalsConformance  # noqa: E402
 from skerry.testing.cases.timeouts import TimeoutsConformance  # noqa: E402
 from skerry.testing.cases.transfers import TransfersConformance  # noqa: E402
@@ -53,6 +54,7 @@ SUITES: tuple[type[Conformance], ...] = (
     DeadlinesConformance,
     LeasesConformance,
     ResizableConformance,
+    TemplatesConformance,
 )
 """Every class, in the order of the tables."""
 
@@ -86,6 +88,7 @@ __all__ = [
     "ProcessesConformance",
     "ResizableConformance",
     "SearchConformance",
+    "TemplatesConformance",
     "TerminalsConformance",
     "TimeoutsConformance",
     "TransfersConformance",
