@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import os
+import re
+import subprocess
 import tarfile
 from typing import Any
 
@@ -11,7 +14,7 @@ import pytest
 
 from skerry.core.errors import InvalidArgument
 from skerry.core.models import Resources
-from skerry.templates import Command, File, Packages, Scripts, Template, digest, environment, steps
+from skerry.templates import Command, File, Packages, Scripts, Template, digest, environment, resolve, steps
 
 FULL = Template(
     name="shop",
@@ -104,6 +107,24 @@ def test_steps_are_in_order_and_named_after_what_they_do() -> None:
     ]
     assert made[-1].env["MODE"] == "dev"
     assert made[-1].env["TEMPLATE_VERSION"] == "1"
+
+
+def test_a_script_ends_at_the_first_line_that_fails() -> None:
+    script = steps(Template(name="a", scripts=Scripts(build=(Command("false\ntrue"),))))[-1].run
+    assert subprocess.run(["sh", "-c", script], check=False).returncode == 1
+
+
+def test_the_python_template_refuses_another_python_than_its_own() -> None:
+    step = steps(dataclasses.replace(resolve("python"), version="2.7"))[-1]
+    done = subprocess.run(
+        ["sh", "-c", step.run],
+        env={**os.environ, "TEMPLATE_VERSION": "2.7"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert re.fullmatch(r"this machine packages Python 3\.\d+, not 2\.7\n", done.stderr)
 
 
 def test_package_names_are_quoted_for_the_shell() -> None:

@@ -146,10 +146,15 @@ def test_what_is_wrong_is_named_with_its_key_and_line(text: str, line: int, mess
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["", "# nothing", "\x07", "!!python/object:os.system x", "[" * 5000])
+@pytest.mark.parametrize("text", ["", "# nothing", "\x07", "!!python/object:os.system x"])
 def test_what_is_no_template_at_all_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgument):
         parse_text(text)
+
+
+def test_what_is_nested_too_deep_is_refused_at_once() -> None:
+    with pytest.raises(InvalidArgument, match="nested deeper than 16 levels"):
+        parse_text("[" * 5000)
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,7 @@ _STAGE = "/workspace/bootstrap"
 _LEFT_OUT = ("/usr/share/man/*", "/usr/share/doc/*", "/usr/share/info/*", "/usr/share/locale/*", "/usr/share/lintian/*")
 _KEPT = ("/usr/share/doc/*/copyright",)
 _APT = ('APT::Install-Recommends "false"', 'Acquire::Languages "none"')
-_SETUP = r"""set -e
-root={root}
+_SETUP = r"""root={root}
 rm -rf "$root"/dev/* "$root"/etc/apt/sources.list "$root"/etc/apt/sources.list.d/* "$root"/var/log/*.log \
     "$root"/var/log/apt "$root"/var/cache/apt/*.bin "$root"/var/cache/debconf/*-old "$root"/var/lib/dpkg/*-old
 install -d "$root"/etc/apt/keyrings "$root"/.skerry

@@ -70,6 +70,11 @@ class Command:
         if self.user is not None:
             _check(self.user, USER_NAME, "the user of a script")
 
+    @property
+    def script(self) -> str:
+        """What `sh -c` gets: it stops at the first line that fails."""
+        return f"set -e\n{self.run}"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scripts:

@@ -76,7 +76,7 @@ def steps(template: Template) -> list[Step]:
     made += (
         Step(
             name=_script_name(number, command),
-            run=command.run,
+            run=command.script,
             user=command.user or template.user,
             cwd=template.workdir,
             env=env,
