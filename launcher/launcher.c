@@ -315,13 +315,23 @@ static void await_go(int fd) {
     close(fd);
 }
 
-static void open_oom(char *oom) {
-    char *number = strrchr(oom, ':');
+/* Opens `path` as the descriptor `number`, whatever that was. */
+static void open_as(const char *path, int flags, int number) {
+    int fd = open(path, flags);
+    if (fd < 0 || dup2(fd, number) < 0) die("open %s", path);
+    if (fd != number) close(fd);
+}
+
+static int oom_number(const char *oom) {
+    const char *number = strrchr(oom, ':');
     if (!number) errno = EINVAL, die("oom %s", oom);
-    *number++ = 0;
-    int fd = open(oom, O_RDONLY);
-    if (fd < 0 || dup2(fd, atoi(number)) < 0) die("open %s", oom);
-    if (fd != atoi(number)) close(fd);
+    return atoi(number + 1);
+}
+
+static void open_oom(char *oom) {
+    int number = oom_number(oom);
+    *strrchr(oom, ':') = 0;
+    open_as(oom, O_RDONLY, number);
 }
 
 static int matches(const char *argument, const char *name, const char **value) {
@@ -338,8 +348,9 @@ static char **parse(int argc, char **argv, struct plan *plan) {
         if (matches(argv[i], "ids", &value)) plan->ids = strtoul(value, NULL, 10);
         else if (matches(argv[i], "parent", &value)) plan->parent = atoi(value);
         else if (matches(argv[i], "log", &value)) {
-            plan->log = open(value, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-            if (plan->log < 0) die("open %s", value);
+            int fd = open(value, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+            if (fd < 0 || (plan->log = fcntl(fd, F_DUPFD_CLOEXEC, 64)) < 0) die("open %s", value);
+            close(fd); /* the low numbers are what the runtime is to find */
             log_fd = plan->log;
         } else if (matches(argv[i], "mask", &value)) plan->mask = value;
         else if (matches(argv[i], "upper", &value)) plan->upper = value;
@@ -367,6 +378,7 @@ int main(int argc, char **argv) {
         errno = EINVAL, die("usage");
     if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)) die("parent death signal");
     if (getppid() != plan.parent) _exit(1); /* it died before that took hold */
+    if (plan.oom) open_as("/dev/null", O_PATH, oom_number(plan.oom)); /* nothing else is to get that number */
     read_caps();
     if (unshare(CLONE_NEWNS)) die("unshare mount namespace");
     if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL)) die("private mounts");

@@ -14,15 +14,17 @@ from tests.cli.conftest import Skerry
 
 GROUPS = {
     "Sandboxes": ["create", "ps", "info", "rm"],
+    "Lifecycle": ["stop", "start", "restart", "pause", "resume", "recover", "reset"],
     "Running": ["run", "exec", "sh", "attach", "logs", "kill"],
     "Files": ["ls", "cat", "cp", "edit", "watch"],
-    "Keeping": ["template", "volume"],
+    "Keeping": ["template", "snapshot", "clone", "fork", "volume"],
     "Network": ["port"],
     "Looking": ["usage", "events"],
     "Machine": ["storage", "gc", "doctor", "bench", "conformance", "completion", "help"],
 }
 NESTED = {
     "template": ["build", "ls", "show", "rm"],
+    "snapshot": ["create", "ls", "restore", "rm", "tree"],
     "volume": ["create", "ls", "show", "rm"],
     "storage": ["show", "unmount"],
 }
@@ -73,7 +75,10 @@ def test_every_command_has_help_with_an_example(skerry: Skerry, command: str) ->
 
 @pytest.mark.parametrize(
     "command",
-    ["run", "exec", "logs", "kill", "cp", "edit", "rm", "usage", "volume rm", "template build", "template rm"],
+    [
+        *("run", "exec", "logs", "kill", "cp", "edit", "rm", "usage", "stop", "restart", "reset", "volume rm"),
+        *("template build", "template rm"),
+    ],
 )
 def test_commands_that_fail_in_ways_say_their_exit_codes(skerry: Skerry, command: str) -> None:
     assert "\n  Exit codes:\n    " in skerry("help", *command.split()).text

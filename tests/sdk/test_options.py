@@ -11,10 +11,7 @@ import pytest
 from skerry import AsyncSandbox, InvalidArgument, QuotaExceeded, Resources, Sandbox, State, Unsupported
 from tests.sdk.fake_agent import FakeProvider
 
-NOT_YET = (
-    "image snapshot source language runtime idle_timeout auto_stop auto_archive auto_delete keep_alive "
-    "volumes ports secrets region target options"
-).split()
+NOT_YET = ("image snapshot source language runtime volumes ports region target options").split()
 
 
 @pytest.mark.parametrize("option", NOT_YET)
@@ -22,6 +19,14 @@ async def test_an_option_without_a_feature_is_unsupported(option: str, fake: Fak
     with pytest.raises(Unsupported, match=option) as caught:
         await AsyncSandbox.create(fake, **{option: "x"})
     assert caught.value.option == option
+    assert not fake.sandboxes
+
+
+@pytest.mark.parametrize("option", ["auto_stop", "idle_timeout", "auto_archive", "auto_delete"])
+async def test_an_end_by_inactivity_needs_a_provider_that_can_stop(option: str, fake: FakeProvider) -> None:
+    with pytest.raises(Unsupported) as caught:
+        await AsyncSandbox.create(fake, **{option: 60})
+    assert caught.value.option in (option, "auto_stop")
     assert not fake.sandboxes
 
 
@@ -83,6 +88,16 @@ async def test_a_value_without_a_feature_is_unsupported(
         {"resources": 5},
         {"resources": {"ram": 5}},
         {"idempotency_key": ""},
+        {"auto_stop": 0},
+        {"auto_stop": "60"},
+        {"auto_stop": True},
+        {"auto_delete": float("inf")},
+        {"auto_stop": 60, "idle_timeout": 60},
+        {"auto_stop": 60, "keep_alive": True},
+        {"keep_alive": "yes"},
+        {"secrets": {"A": 5}},
+        {"secrets": "A=b"},
+        {"secrets": {"A": "x"}, "env": {"A": "y"}},
     ],
     ids=repr,
 )

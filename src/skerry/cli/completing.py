@@ -206,7 +206,7 @@ def _remote(sandbox: str, path: str) -> list[Way]:
     directory, slash, start = path.rpartition("/")
 
     async def look() -> list[Way]:
-        box = await AsyncSandbox.connect(sandbox)
+        box = await AsyncSandbox.connect(sandbox, auto_start=False)
         try:
             found = await box.files.list(directory + slash or ".")
         finally:

@@ -15,6 +15,7 @@ from skerry.cli import (
     doctor,
     editing,
     files,
+    lifecycle,
     logs,
     looking,
     ports,
@@ -65,6 +66,13 @@ app.command(rich_help_panel="Sandboxes")(sandboxes.create)
 app.command(rich_help_panel="Sandboxes")(sandboxes.ps)
 app.command(rich_help_panel="Sandboxes")(sandboxes.info)
 app.command(rich_help_panel="Sandboxes")(sandboxes.rm)
+app.command(rich_help_panel="Lifecycle")(lifecycle.stop)
+app.command(rich_help_panel="Lifecycle")(lifecycle.start)
+app.command(rich_help_panel="Lifecycle")(lifecycle.restart)
+app.command(rich_help_panel="Lifecycle")(lifecycle.pause)
+app.command(rich_help_panel="Lifecycle")(lifecycle.resume)
+app.command(rich_help_panel="Lifecycle")(lifecycle.recover)
+app.command(rich_help_panel="Lifecycle")(lifecycle.reset)
 app.command(rich_help_panel="Running", context_settings=_COMMAND_LAST)(processes.run)
 app.command("exec", rich_help_panel="Running", context_settings=_COMMAND_LAST)(processes.exec_)
 app.command("sh", rich_help_panel="Running", context_settings=_COMMAND_LAST)(terminals.shell)

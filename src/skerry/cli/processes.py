@@ -105,9 +105,12 @@ def exec_(
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Leave it running in the background and print its id.")
     ] = False,
+    no_start: Annotated[
+        bool, typer.Option("--no-start", help="Refuse a sandbox that is stopped or paused instead of starting it.")
+    ] = False,
     output: options.Output = Format.TEXT,
 ) -> None:
-    """Run a command in a sandbox that exists. Options go before SANDBOX.
+    """Run a command in a sandbox that exists; starts it if it does not run. Options go before SANDBOX.
 
     Its output is streamed; input that is piped in goes to it. Ctrl-C ends the command and leaves the sandbox.
 
@@ -126,7 +129,7 @@ def exec_(
         from skerry.cli.streaming import Job, run_job
 
         job = Job(argv=_command(command), timeout=timeout, user=user, sudo=sudo, cwd=workdir, env=parse_env(env))
-        async with connect(sandbox) as box:
+        async with connect(sandbox, start=not no_start) as box:
             if detach:
                 return await _detach(box, job, output=output)
             return await run_job(box, job, output=output)
@@ -163,7 +166,7 @@ def kill(
         from skerry.core.models import ExecStatus
 
         number = _signal(signal)
-        async with connect(sandbox) as box:
+        async with connect(sandbox, start=False) as box:
             if process is not None:
                 await box.processes.kill(process, number)
                 killed = [process]

@@ -1340,18 +1340,18 @@ class Sandbox:
         env: Mapping[str, str] | None = None,
         metadata: Mapping[str, str] | None = None,
         timeout: float | None = None,
-        idle_timeout: object = None,
+        idle_timeout: float | None = None,
         purpose: str = "development",
-        auto_stop: object = None,
-        auto_archive: object = None,
-        auto_delete: object = None,
-        keep_alive: object = None,
+        auto_stop: float | None = None,
+        auto_archive: float | None = None,
+        auto_delete: float | None = None,
+        keep_alive: bool | None = None,
         instructions: Instructions | None = None,
         resources: ResourceOptions | None = None,
         volumes: VolumeOptions | None = None,
         ports: object = None,
         network: str = "none",
-        secrets: object = None,
+        secrets: Mapping[str, str] | None = None,
         user: str | None = None,
         workdir: SandboxPath | None = None,
         labels: Mapping[str, str] | None = None,
@@ -1360,6 +1360,7 @@ class Sandbox:
         target: object = None,
         options: object = None,
         isolation: str | None = None,
+        auto_start: bool = True,
         on_event: EventCallback | None = None,
         build: bool = True,
         on_log: TextCallback | None = None,
@@ -1367,10 +1368,15 @@ class Sandbox:
     ) -> Self:
         """Make a sandbox that is ready for commands.
 
-        `timeout` is its lifetime in seconds. With `idempotency_key` the same call again returns the same sandbox.
-        `on_event` gets every event from `created` on. `instructions` is what `instructions()` gives. `snapshot`, or
-        `restore_from`, is what it begins with: its template, files, variables, user and working directory are those.
-        `volumes` are those that exist, by the path they are mounted at, or a list of `VolumeMount`.
+        `timeout` is its lifetime in seconds, counted while it runs. `auto_stop` (`idle_timeout` is the same),
+        `auto_archive` and `auto_delete` are seconds without work in it, all counted from the same moment, after which
+        it is stopped, archived, destroyed; `keep_alive=True` says that none of them is wanted. `secrets` are variables
+        as `env`, but of this sandbox alone: no copy of it has them. With `auto_start=False` a call on a sandbox that is
+        stopped or paused raises SandboxStopped instead of starting it. With `idempotency_key` the same call again
+        returns the same sandbox. `on_event` gets every event from `created` on. `instructions` is what
+        `instructions()` gives. `snapshot`, or `restore_from`, is what it begins with: its template, files, variables,
+        user and working directory are those. `volumes` are those that exist, by the path they are mounted at, or a
+        list of `VolumeMount`.
         Options typed `object` have no feature yet.
 
         `template` (or `image`, or the `language` or `runtime` it is for) is what it begins with; `host` unless given.
@@ -1423,6 +1429,7 @@ class Sandbox:
                     target=target,
                     options=options,
                     isolation=isolation,
+                    auto_start=auto_start,
                     on_event=on_event,
                     build=build,
                     on_log=on_log,
@@ -1432,22 +1439,25 @@ class Sandbox:
         )
 
     @classmethod
-    def connect(cls, id_or_name: str, *, provider: str | Provider = "local") -> Self:
-        """A sandbox that exists, with its connection open.
+    def connect(cls, id_or_name: str, *, provider: str | Provider = "local", auto_start: bool = True) -> Self:
+        """A sandbox that exists, with its connection open; one that is stopped or paused is started.
 
         Raises SandboxNotFound, SandboxStopped, SandboxFailed, ConnectionLost.
         """
-        return cls(run(_sandbox.AsyncSandbox.connect(id_or_name, provider=provider)))
+        return cls(run(_sandbox.AsyncSandbox.connect(id_or_name, provider=provider, auto_start=auto_start)))
 
     @classmethod
-    def get(cls, id: str, *, provider: str | Provider = "local") -> Self:
-        """The sandbox with that id; the connection is opened when it is needed. Raises SandboxNotFound."""
-        return cls(run(_sandbox.AsyncSandbox.get(id, provider=provider)))
+    def get(cls, id: str, *, provider: str | Provider = "local", auto_start: bool = True) -> Self:
+        """The sandbox with that id; the connection is opened, and it is started, when it is needed.
+
+        Raises SandboxNotFound.
+        """
+        return cls(run(_sandbox.AsyncSandbox.get(id, provider=provider, auto_start=auto_start)))
 
     @classmethod
-    def find(cls, id_or_name: str, *, provider: str | Provider = "local") -> Self:
+    def find(cls, id_or_name: str, *, provider: str | Provider = "local", auto_start: bool = True) -> Self:
         """The sandbox with that id or name, as `get`. Raises SandboxNotFound."""
-        return cls(run(_sandbox.AsyncSandbox.find(id_or_name, provider=provider)))
+        return cls(run(_sandbox.AsyncSandbox.find(id_or_name, provider=provider, auto_start=auto_start)))
 
     @classmethod
     def list(
@@ -1486,9 +1496,77 @@ class Sandbox:
         """
         run(self._inner.keep())
 
-    def destroy(self) -> None:
-        """End the sandbox and remove everything of it. One that is gone is no error."""
-        run(self._inner.destroy())
+    def stop(self, *, timeout: float = 10.0) -> SandboxInfo:
+        """End what runs in it and keep its files and variables; it costs no memory and does not age until `start`.
+
+        Processes are asked to end (SIGTERM; terminals are hung up) and killed after `timeout` seconds.
+
+        Raises SandboxNotFound, Conflict for one that has failed, Unsupported where the provider cannot.
+        """
+        return run(self._inner.stop(timeout=timeout))
+
+    def start(self) -> SandboxInfo:
+        """Start one that is stopped or archived, with its files, variables and full lifetime; resume a paused one.
+
+        Any call that needs it running does the same, unless `auto_start=False`. Running: no error.
+
+        Raises SandboxNotFound, SandboxFailed, Unsupported; Corrupted where its files are missing.
+        """
+        return run(self._inner.start())
+
+    def restart(
+        self,
+        *,
+        env: Mapping[str, str] | None = None,
+        resources: ResourceOptions | None = None,
+        template: str | None = None,
+        timeout: float = 10.0,
+    ) -> SandboxInfo:
+        """Stop it and start it, with other limits, another template, or variables over those it has.
+
+        What cannot be honoured is refused before it is stopped. A new template changes what is below the files that
+        were written; these stay. `timeout` as for `stop`.
+
+        Raises SandboxNotFound, Unsupported, QuotaExceeded, InvalidArgument, TemplateNotFound; Conflict for one that has
+        failed, or for a new template where it was made from a snapshot.
+        """
+        return run(self._inner.restart(env=env, resources=resources, template=template, timeout=timeout))
+
+    def pause(self) -> SandboxInfo:
+        """Freeze its processes in memory, with their connections, until `resume`. Its lifetime goes on.
+
+        Raises SandboxNotFound, Conflict for one that does not run, Unsupported where the provider cannot.
+        """
+        return run(self._inner.pause())
+
+    def resume(self) -> SandboxInfo:
+        """Let its processes go on. Raises SandboxNotFound, Conflict for one that is not paused, Unsupported."""
+        return run(self._inner.resume())
+
+    def reset(self, *, hard: bool = False) -> SandboxInfo:
+        """Kill its processes and forget changed variables; `hard`: forget its files too. It runs afterwards.
+
+        Files are then what they were at its creation. It is made sure that nothing of before is left; volumes stay.
+
+        Raises SandboxNotFound, Conflict, Unsupported where the provider cannot.
+        """
+        return run(self._inner.reset(hard=hard))
+
+    def recover(self) -> SandboxInfo:
+        """Start one that has failed, with the files it had.
+
+        Raises SandboxNotFound, Conflict if it has not failed, Corrupted where its files are missing, Unsupported.
+        """
+        return run(self._inner.recover())
+
+    def destroy(self, *, graceful: bool = False, timeout: float = 30.0) -> None:
+        """End the sandbox and remove everything of it. One that is gone is no error.
+
+        `graceful`: its processes are asked to end and have `timeout` seconds for it, as with `stop`.
+
+        Raises Unsupported for `graceful` where the provider cannot.
+        """
+        run(self._inner.destroy(graceful=graceful, timeout=timeout))
 
     def close(self) -> None:
         """Close the connection, end forwards and the callbacks of `on`; the sandbox goes on.
@@ -1704,7 +1782,7 @@ class Sandbox:
             InvalidArgument: an option that makes no sense, before anything is sent.
             CommandNotFound: the program of a list is not there.
             ExecTimeout, OutOfMemory, CommandFailed: with `check=True`, unless it exited with 0.
-            ConnectionLost, SandboxNotFound, SandboxFailed: how it ended cannot be known.
+            ConnectionLost, SandboxNotFound, SandboxStopped, SandboxFailed: how it ended cannot be known.
         """
         return run(
             self._inner.exec(
@@ -1776,7 +1854,7 @@ class Sandbox:
         Raises:
             InvalidArgument: an option that makes no sense, before anything is sent.
             CommandNotFound: the program of a list is not there.
-            ConnectionLost, SandboxNotFound, SandboxFailed: how it ended cannot be known.
+            ConnectionLost, SandboxNotFound, SandboxStopped, SandboxFailed: how it ended cannot be known.
         """
         return run(
             self._inner.run_command_via_pty(

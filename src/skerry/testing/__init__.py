@@ -27,6 +27,7 @@ from skerry.testing.cases.lifecycle import LifecycleConformance, ListingConforma
 from skerry.testing.cases.output import OutputConformance  # noqa: E402
 from skerry.testing.cases.ports import PortsConformance  # noqa: E402
 from skerry.testing.cases.processes import ProcessesConformance  # noqa: E402
+from skerry.testing.cases.snapshots import CopiesConformance, SnapshotsConformance  # noqa: E402
 from skerry.testing.cases.templates import TemplatesConformance  # noqa: E402
 from skerry.testing.cases.terminals import TerminalsConformance  # noqa: E402
 from skerry.testing.cases.timeouts import TimeoutsConformance  # noqa: E402
@@ -54,6 +55,8 @@ SUITES: tuple[type[Conformance], ...] = (
     DeadlinesConformance,
     LeasesConformance,
     ResizableConformance,
+    SnapshotsConformance,
+    CopiesConformance,
     TemplatesConformance,
 )
 """Every class, in the order of the tables."""
@@ -72,6 +75,7 @@ __all__ = [
     "SUITES",
     "ClientsConformance",
     "Conformance",
+    "CopiesConformance",
     "DeadlinesConformance",
     "EnvConformance",
     "ExecConformance",
@@ -88,6 +92,7 @@ __all__ = [
     "ProcessesConformance",
     "ResizableConformance",
     "SearchConformance",
+    "SnapshotsConformance",
     "TemplatesConformance",
     "TerminalsConformance",
     "TimeoutsConformance",

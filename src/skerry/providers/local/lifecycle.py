@@ -248,7 +248,7 @@ class Lifecycle:
         if record.pending_data["how"] == "hard":
             engine.storage.remove(upper)
             engine.make_upper(record)
-            if any(os.scandir(upper / "u")):
+            if os.listdir(upper / "u"):
                 raise Corrupted(f"files of sandbox {record.id} have outlived its reset", hint=f"see {upper}")
             record = dataclasses.replace(record, snapshot=record.spec.snapshot)
         return record

@@ -141,6 +141,7 @@ class Snapshots:
         running = record.state is State.RUNNING
         try:
             if running:
+                engine.storage.settle(engine.cgroups.dirty(record.id))  # before it, not while, everything stands still
                 engine.cgroups.freeze(record.id)
             engine.storage.copy(engine.upper(record.id), self.tree(made.id), read_only=True)
         finally:

@@ -67,6 +67,9 @@ class Storage(ABC):
     def create(self, path: Path, limit: int | None) -> None:
         """An empty tree. Raises DiskFull, OSError."""
 
+    def settle(self, dirty: int) -> None:  # noqa: B027  a kind may have nothing to do
+        """Write what is pending, of which `dirty` bytes are in the tree to be copied: that copy is then quicker."""
+
     @abstractmethod
     def copy(self, source: Path, target: Path, *, limit: int | None = None, read_only: bool = False) -> None:
         """A tree that has what `source` has now. Nobody may write to `source` meanwhile. Raises DiskFull, OSError."""
