@@ -241,6 +241,57 @@ async def test_post_create_runs_once_and_post_start_in_the_background(templates:
         await sandbox.destroy()
 
 
+async def test_services_start_with_every_start_and_in_every_copy(templates: AsyncTemplates) -> None:
+    scripts = Scripts(post_create=(Command("echo created >>said"),), post_start=(Command("exec sleep 1000"),))
+
+    async def services(sandbox: AsyncSandbox) -> list[str]:
+        assert (await sandbox.files.read("said")).decode() == "created\n"
+        return [process.command for process in await sandbox.processes.list()]
+
+    expected = ["/bin/sh -c 'exec sleep 1000'"]
+    async with await AsyncSandbox.create(template=tiny("service", scripts=scripts)) as sandbox:
+        assert await services(sandbox) == expected
+        await sandbox.stop()
+        assert await services(sandbox) == expected  # this call has started it
+        await sandbox.start()
+        assert await services(sandbox) == expected
+        await sandbox.restart()
+        assert await services(sandbox) == expected
+        await sandbox.reset()
+        assert await services(sandbox) == expected
+        snapshot = await sandbox.snapshots.create()
+        await sandbox.snapshots.restore(snapshot)
+        assert await services(sandbox) == expected
+        async with await sandbox.clone() as copy:
+            assert await services(copy) == expected
+            assert (await copy.info()).template_id == (await sandbox.info()).template_id
+        async with await AsyncSandbox.create(snapshot=snapshot) as copy:
+            assert await services(copy) == expected
+        with pytest.raises(Conflict):
+            await templates.remove("service")
+        await sandbox.snapshots.delete(snapshot)
+
+
+async def test_a_snapshot_keeps_its_template(templates: AsyncTemplates) -> None:
+    async with await AsyncSandbox.create(template=tiny("kept", "echo built >file")) as sandbox:
+        snapshot = await sandbox.snapshots.create("of-kept")
+    with pytest.raises(Conflict, match="in use by snapshot"):
+        await templates.remove("kept")
+    async with await AsyncSandbox.create(snapshot="of-kept") as sandbox:
+        assert (await sandbox.exec("cat file")).stdout == "built\n"
+        assert (await sandbox.info()).template == "kept:1"
+        await sandbox.snapshots.delete(snapshot)
+
+
+async def test_restart_with_another_template_builds_it(templates: AsyncTemplates) -> None:
+    await templates.build(tiny("later", "echo later >below"))
+    async with await AsyncSandbox.create(template=tiny("sooner", "echo sooner >below")) as sandbox:
+        await sandbox.exec("echo mine >own", check=True)
+        await sandbox.restart(template="later")
+        assert (await sandbox.exec("cat below own")).stdout == "later\nmine\n"
+        assert (await sandbox.info()).template == "later:1"
+
+
 async def test_a_post_create_that_fails_fails_the_create(templates: AsyncTemplates, skerry_home: Path) -> None:
     template = tiny("unready", scripts=Scripts(post_create=(Command("echo not today >&2; exit 3"),)))
     await templates.build(template)

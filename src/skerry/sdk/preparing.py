@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from skerry.core.errors import AlreadyExists, Timeout
-from skerry.core.models import BuiltTemplate, Script
+from skerry.core.errors import AlreadyExists, SkerryError, Timeout
+from skerry.core.models import BuiltTemplate, SandboxInfo, Script
+from skerry.core.provider import Templates
 from skerry.sdk.building import KEPT_OUTPUT, step_error
 from skerry.sdk.commands import TextCallback
+from skerry.sdk.log import log
 from skerry.sdk.sources import Source, fetch
 
 if TYPE_CHECKING:
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 PREPARE_TIMEOUT = 1800.0
 CLAIM, DONE = "/.skerry/preparing", "/.skerry/prepared"
 """Directories of the sandbox: who makes the first prepares it; the second says that it is done."""
+SERVED = "/dev/shm/.skerry-served"
+"""A directory that is gone when the sandbox stops: who makes it starts the services."""
 POLL = 0.1
 
 
@@ -43,7 +47,7 @@ async def prepare(
             await fetch(sandbox, source, on_log)
         if built is not None:
             await _run_scripts(sandbox, built, on_log)
-            await start_services(sandbox, built)
+            await _start_services(sandbox, built)
         await sandbox.files.mkdir(DONE, user="root", parents=False)
         await sandbox._release()
     except BaseException:
@@ -80,8 +84,27 @@ async def _run_scripts(sandbox: AsyncSandbox, built: BuiltTemplate, on_log: Text
             raise step_error(f"template {built.name}", f"postCreate {number}: {_first_line(script)}", result)
 
 
-async def start_services(sandbox: AsyncSandbox, built: BuiltTemplate) -> None:
-    """Start what the template runs in the background; called whenever a sandbox has started."""
+async def serve(sandbox: AsyncSandbox, info: SandboxInfo) -> None:
+    """Start what the template of a sandbox that has started runs in the background.
+
+    A template that is gone, or a service that cannot be started, is no reason for a start to fail.
+    """
+    if info.template_id is None or not isinstance(sandbox._provider, Templates):
+        return
+    try:
+        built = await sandbox._provider.find_template(f"{info.template}@{info.template_id}")
+        await _start_services(sandbox, built)
+    except SkerryError as error:
+        log.error("the services of %s were not started: %s", sandbox.id, error, extra={"sandbox_id": sandbox.id})
+
+
+async def _start_services(sandbox: AsyncSandbox, built: BuiltTemplate) -> None:
+    if not built.post_start:
+        return
+    try:
+        await sandbox.files.mkdir(SERVED, user="root", parents=False)
+    except AlreadyExists:
+        return  # another client was there first
     for script in built.post_start:
         await sandbox.processes.spawn(script.run, user=script.user)
 

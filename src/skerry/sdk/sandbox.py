@@ -36,7 +36,7 @@ from skerry.sdk.log import log
 from skerry.sdk.options import ResourceOptions, VolumeOptions, build_spec, check_idle, check_lifetime, check_limits
 from skerry.sdk.output import OUTPUT_LIMIT
 from skerry.sdk.ports import AsyncPorts
-from skerry.sdk.preparing import needs_preparation, prepare
+from skerry.sdk.preparing import needs_preparation, prepare, serve
 from skerry.sdk.processes import AsyncProcesses
 from skerry.sdk.snapshots import AsyncSandboxSnapshots, LogCallback, SnapshotName, check_beginning, require_snapshots
 from skerry.sdk.snapshots import find as find_snapshot
@@ -93,6 +93,7 @@ class AsyncSandbox:
         self._snapshots = AsyncSandboxSnapshots(provider, info.id, self._restored)
         self._instructions: Instructions | None = None
         self._kept = False
+        self._link.on_start = self._serve
 
     @classmethod
     async def create(
@@ -220,6 +221,8 @@ class AsyncSandbox:
         info = await chosen.create(spec)
         sandbox = cls(chosen, info, spec, auto_start=auto_start)
         await prepare(sandbox, built, origin, on_log)
+        if spec.snapshot is not None:
+            await sandbox._serve()
         sandbox._instructions = instructions
         log.info("created %s", info.id, extra=sandbox._link.fields("create", started))
         if on_event is not None:
@@ -329,6 +332,7 @@ class AsyncSandbox:
         """
         began = time.perf_counter()
         self._info = await lifecycle.start(self._link)
+        await self._serve()
         return self._changed("start", began)
 
     async def restart(
@@ -351,6 +355,7 @@ class AsyncSandbox:
         self._info = await lifecycle.restart(
             self._link, self._ports, timeout, env=env, resources=resources, template=template
         )
+        await self._serve()
         return self._changed("restart", began)
 
     async def pause(self) -> SandboxInfo:
@@ -377,6 +382,7 @@ class AsyncSandbox:
         """
         began = time.perf_counter()
         self._info = await lifecycle.reset(self._link, self._ports, hard=hard)
+        await self._serve()
         return self._changed("reset", began)
 
     async def recover(self) -> SandboxInfo:
@@ -386,7 +392,12 @@ class AsyncSandbox:
         """
         began = time.perf_counter()
         self._info = await lifecycle.recover(self._link, self._ports)
+        await self._serve()
         return self._changed("recover", began)
+
+    async def _serve(self) -> None:
+        """Start what its template runs in the background, unless somebody has since it was started."""
+        await serve(self, self._info)
 
     def _changed(self, op: str, began: float) -> SandboxInfo:
         log.info("%s %s: %s", op, self.id, self._info.state, extra=self._link.fields(op, began))
@@ -557,12 +568,16 @@ class AsyncSandbox:
         spec = copy_spec(await self.info(), self.config, options)
         made = await copy(self._provider, self.id, [spec] * check_count(n), on_log)
         known = dataclasses.replace(spec, secrets_of=None)
-        return tuple(
+        results = tuple(
             AsyncForkResult(None, result)
             if isinstance(result, SkerryError)
             else AsyncForkResult(type(self)(self._provider, result, known))
             for result in made
         )
+        for result in results:
+            if result.sandbox is not None:
+                await result.sandbox._serve()
+        return results
 
     async def _restored(self, info: SandboxInfo) -> None:
         """Everything that ran in it is gone, its agent too."""
@@ -571,6 +586,7 @@ class AsyncSandbox:
         await self._link.close()
         if info.state is State.RUNNING:
             await self._link.renew_lease()
+            await self._serve()
 
     async def info(self) -> SandboxInfo:
         """What the provider knows about it now. Raises SandboxNotFound."""

@@ -174,15 +174,29 @@ class Templates:
 
     def _user(self, text: str) -> str | None:
         """The sandbox or snapshot whose record mentions `text`, an id or a path that nothing else contains."""
-        wanted = text.encode()
-        for path in (*self._store.sandboxes.glob("sb-*/record.json"), *self._store.snapshots.glob("*.json")):
-            try:
-                if wanted in path.read_bytes():
-                    sandbox = path.parent.parent == self._store.sandboxes
-                    return f"sandbox {path.parent.name}" if sandbox else f"snapshot {path.stem}"
-            except FileNotFoundError:
-                continue
+        for path in self._store.sandboxes.glob("sb-*/record.json"):
+            if text in _read(path):
+                return f"sandbox {path.parent.name}"
+        for path in self._store.snapshots.glob("*.json"):
+            if text in (found := _read(path)) and _has_files(found):
+                return f"snapshot {path.stem}"
         return None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except FileNotFoundError:
+        return ""  # gone meanwhile
+
+
+def _has_files(snapshot: str) -> bool:
+    """Whether a snapshot's record is more than the memory of one that was deleted."""
+    try:
+        data = json.loads(snapshot)
+    except ValueError:
+        return True
+    return not isinstance(data, dict) or bool(data.get("lowers")) or not data.get("hidden")
 
 
 def _checked(digest: str) -> str:
