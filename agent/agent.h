@@ -10,6 +10,7 @@
 
 #include "env.h"
 #include "files.h"
+#include "idle.h"
 #include "loop.h"
 #include "wire.h"
 
@@ -23,12 +24,15 @@ struct agent {
     int epoll;
     struct watch listener, signals;
     int null_fd; /* stdin of commands that get none */
-    int oom_fd;
-    bool ending, greeted; /* greeted: somebody has said HELLO */
+    int oom_fd, words_fd; /* words_fd: for the last words */
+    bool greeted; /* somebody has said HELLO */
     struct rlimit nofile; /* as we found it; commands get it back */
     bool nofile_raised;
 
     int64_t started, deadline; /* CLOCK_BOOTTIME, ms; deadline 0: none */
+    int64_t drain_until;       /* the end was asked for; until then processes may end by themselves; 0: it was not */
+    const char *ending;        /* why, if at once; else NULL */
+    struct idle idle;
     struct slice token;
     char *workdir, *user;
     struct env env;
@@ -39,7 +43,7 @@ struct agent {
     int64_t next_id;
     size_t ring_bytes;
     struct worker workers[MAX_WORKERS];
-    unsigned dials; /* connections to ports */
+    unsigned dials, file_jobs; /* connections to ports; file requests that count as work */
     uint8_t *scratch; /* SCRATCH bytes for what is on its way; never across events */
     bool untidy; /* memory was used that can go back in a lull */
 };
@@ -48,7 +52,7 @@ extern struct agent agent;
 
 /* Closes every descriptor from `first` to `last`; for forks. */
 void close_between(unsigned first, unsigned last);
-/* Kills what is left and exits; does not return. */
-_Noreturn void agent_exit(void);
+/* Says its last words, kills what is left and exits; does not return. */
+_Noreturn void agent_exit(const char *reason);
 
 #endif

@@ -186,6 +186,7 @@ void attach_remove(struct attach *a)
     if (p->owner == a)
         p->owner = NULL;
     if (p->controller == a) {
+        idle_touch();
         p->controller = NULL;
         p->in.foreign = buf_size(&p->in.buffer);
         for (int i = 0; i < 2; i++) {

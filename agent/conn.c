@@ -288,8 +288,8 @@ static void destroy(struct conn *c)
     watch_close(&c->watch);
     buf_free(&c->in);
     buf_free(&c->out);
-    if (c->leases)
-        agent.ending = true;
+    if (c->leases && !agent.ending)
+        agent.ending = "lease";
     free(c);
 }
 

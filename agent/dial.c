@@ -36,6 +36,8 @@ static void dial_free(struct dial *d)
     buf_free(&d->buffer);
     stream_end(&d->stream);
     agent.dials--;
+    if (d->connected)
+        idle_touch();
     free(d);
 }
 

@@ -28,6 +28,7 @@ struct file {
     struct file *next;
     uint32_t id; /* the worker's */
     bool writes, watches, ended;
+    bool works; /* the sandbox is not idle meanwhile */
     uint64_t credit;       /* the client's, not yet passed on */
     uint64_t granted;      /* passed on, not yet used */
     uint64_t input_credit; /* what the client may still send */
@@ -42,6 +43,10 @@ static void file_remove(struct file *file)
     *at = file->next;
     file->stream.conn->granted -= file->watches ? 0 : file->granted;
     stream_end(&file->stream);
+    if (file->works) {
+        agent.file_jobs--;
+        idle_touch();
+    }
     free(file);
 }
 
@@ -303,6 +308,12 @@ static const char *numbers(uint8_t type)
     }
 }
 
+/* What only looks may be asked over and over; a watch waits for the work of others. */
+static bool only_looks(uint8_t type)
+{
+    return type == T_STATS || type == T_PORTS || type == T_STAT || type == T_WATCH;
+}
+
 static bool has_no_path(uint8_t type)
 {
     return type == T_STATS || type == T_PORTS;
@@ -362,6 +373,8 @@ bool files_open(struct conn *c, const struct frame *f)
     file->id = ++w->last_id;
     file->writes = f->type == T_WRITE || f->type == T_UNPACK;
     file->watches = f->type == T_WATCH;
+    file->works = !only_looks(f->type);
+    agent.file_jobs += file->works;
     file->credit = flows ? (uint64_t)window : 0;
     file->input_credit = INPUT_WINDOW;
     file->next = w->files;

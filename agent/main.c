@@ -1,4 +1,4 @@
-/* The agent: boots, then serves connections until the sandbox ends. `agent LISTEN_FD BOOT_FD [OOM_FD]`. */
+/* The agent: boots, then serves connections until the sandbox ends. `agent LISTEN_FD BOOT_FD [OOM_FD [WORDS_FD]]`. */
 #include <errno.h>
 #include <fcntl.h>
 #include <malloc.h>
@@ -17,6 +17,7 @@
 
 #include "agent.h"
 #include "conn.h"
+#include "life.h"
 #include "proc.h"
 #include "supervise.h"
 
@@ -40,8 +41,9 @@ void close_between(unsigned first, unsigned last)
 }
 
 /* As PID 1 the kernel ends the rest with us. Elsewhere each supervisor does, when told or when its socket ends. */
-void agent_exit(void)
+void agent_exit(const char *reason)
 {
+    life_last_words(reason);
     if (getpid() == 1)
         _exit(0);
     int64_t until = now_ms() + EXIT_GRACE_MS;
@@ -86,8 +88,8 @@ static void read_boot(int fd)
     struct buf b = {0};
     struct frame f;
     struct slice workdir = {0}, user = {0}, rest, value;
-    int64_t deadline = 0;
-    struct want wants[] = {{1, NULL, &agent.token}, {3, NULL, &workdir}, {4, NULL, &user}, {5, &deadline, NULL}};
+    int64_t deadline = 0, idle = 0;
+    struct want wants[] = {{1, NULL, &agent.token}, {3, NULL, &workdir}, {4, NULL, &user}, {5, &deadline, NULL}, {6, &idle, NULL}};
     long size = 0;
     uint8_t tag;
 
@@ -102,11 +104,13 @@ static void read_boot(int fd)
     }
     close(fd);
     errno = EBADMSG;
-    if (size < 0 || f.type != T_BOOT || !fields_decode(f.payload, wants, 4) || slice_has_nul(workdir) || user.size >= NAME_SIZE)
+    if (size < 0 || f.type != T_BOOT || !fields_decode(f.payload, wants, 5) || slice_has_nul(workdir) || user.size >= NAME_SIZE)
         fail("boot");
     agent.workdir = text_of(workdir, "/");
     agent.user = text_of(user, "root");
     agent.deadline = deadline > 0 ? agent.started + deadline : 0;
+    if (idle > 0)
+        idle_init(idle);
     rest = f.payload;
     while (field_next(&rest, &tag, &value) > 0)
         if (tag == 2 && env_valid(value, false))
@@ -197,10 +201,10 @@ static void init_limits(void)
 
 static int timeout(void)
 {
-    int64_t next = procs_next_wake();
+    int64_t next = procs_next_wake(), end = life_next_wake();
 
-    if (agent.deadline && (next < 0 || agent.deadline < next))
-        next = agent.deadline;
+    if (end >= 0 && (next < 0 || end < next))
+        next = end;
     if (next < 0)
         return -1;
     int64_t left = next - now_ms();
@@ -213,14 +217,16 @@ int main(int argc, char **argv)
         dprintf(1, "skerry-agent %s\n", AGENT_VERSION);
         return 0;
     }
-    if (argc != 3 && argc != 4) {
-        dprintf(2, "usage: agent LISTEN_FD BOOT_FD [OOM_FD]\n");
+    if (argc < 3 || argc > 5) {
+        dprintf(2, "usage: agent LISTEN_FD BOOT_FD [OOM_FD [WORDS_FD]]\n");
         return 2;
     }
     prctl(PR_SET_DUMPABLE, 0);
     agent.started = now_ms();
     int listen_fd = fd_argument(argv[1]), boot_fd = fd_argument(argv[2]);
-    agent.oom_fd = argc == 4 ? fd_argument(argv[3]) : open("/sys/fs/cgroup/memory.events", O_RDONLY | O_CLOEXEC);
+    bool counts = argc > 3 && strcmp(argv[3], "-");
+    agent.words_fd = argc > 4 ? fd_argument(argv[4]) : -1;
+    agent.oom_fd = counts ? fd_argument(argv[3]) : open("/sys/fs/cgroup/memory.events", O_RDONLY | O_CLOEXEC);
     if (agent.oom_fd < 0)
         agent.oom_fd = open("/sys/fs/cgroup/memory/memory.oom_control", O_RDONLY | O_CLOEXEC);
     open_null();
@@ -243,7 +249,8 @@ int main(int argc, char **argv)
             files_init();
             prepared = true;
         }
-        if (agent.ending || (agent.deadline && now_ms() >= agent.deadline))
-            agent_exit();
+        const char *reason = life_over();
+        if (reason)
+            agent_exit(reason);
     }
 }

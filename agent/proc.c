@@ -319,6 +319,7 @@ bool proc_signal(struct conn *c, const struct frame *f)
     }
     if (running && scope == 1) {
         proc_kill(p, KILL_TREE);
+        idle_touch();
         if (!attach_until_gone(c, f->stream, p))
             c->dead = true; /* no memory */
         return true;
@@ -327,8 +328,23 @@ bool proc_signal(struct conn *c, const struct frame *f)
         return conn_error(c, f->stream, "IO_ERROR", 0, "the supervisor does not listen"), true;
     if (sig == SIGKILL)
         p->killed_by_us = true;
+    idle_touch();
     frame_end(&c->out, frame_begin(&c->out, f->stream, T_REPLY, F_FINAL));
     conn_touch(c);
+    return true;
+}
+
+void procs_terminate(void)
+{
+    for (struct proc *p = agent.procs; p; p = p->next)
+        order(p, O_TERMINATE, p->cols ? SIGHUP : 0);
+}
+
+bool procs_gone(void)
+{
+    for (struct proc *p = agent.procs; p; p = p->next)
+        if (p->reports.fd >= 0 || p->state != P_ENDED || p->controller)
+            return false;
     return true;
 }
 

@@ -97,6 +97,10 @@ void put_exit(struct buf *b, const struct proc *p, uint8_t code_tag, uint8_t sig
 /* When the next timer is due (-1: none), and running those that are. */
 int64_t procs_next_wake(void);
 void procs_run_timers(void);
+/* Asks every tree to end, as closing a window does for a terminal. */
+void procs_terminate(void);
+/* Whether all of them are gone and whoever was attached knows. */
+bool procs_gone(void);
 /* Takes in dead children. */
 void procs_reap(void);
 /* Kills what a supervisor that was killed has left to us. */

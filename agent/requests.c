@@ -2,9 +2,8 @@
 #include "agent.h"
 #include "conn.h"
 #include "dial.h"
+#include "life.h"
 #include "proc.h"
-
-#define LONGEST_MS (INT64_C(10) * 365 * 24 * 3600 * 1000)
 
 static bool request_env(struct conn *c, const struct frame *f)
 {
@@ -34,6 +33,8 @@ static bool request_env(struct conn *c, const struct frame *f)
     }
     env_free(&agent.env);
     agent.env = changed;
+    if (f->payload.size) /* not only read */
+        idle_touch();
     size_t mark = frame_begin(&c->out, f->stream, T_REPLY, F_FINAL);
     for (size_t i = 0; i < agent.env.count; i++)
         put_text(&c->out, 1, agent.env.list[i]);
@@ -42,44 +43,12 @@ static bool request_env(struct conn *c, const struct frame *f)
     return true;
 }
 
-static bool any_lease(void)
-{
-    for (struct conn *c = agent.conns; c; c = c->next)
-        if (c->leases)
-            return true;
-    return false;
-}
-
-static bool request_life(struct conn *c, const struct frame *f)
-{
-    int64_t deadline = INT64_MIN, lease = -1, end = 0, now = now_ms();
-    struct want wants[] = {{1, &deadline, NULL}, {2, &lease, NULL}, {3, &end, NULL}};
-
-    if (!fields_decode(f->payload, wants, 3))
-        return false;
-    if ((deadline < -1 && deadline != INT64_MIN) || lease < -1 || lease > 1) {
-        conn_error(c, f->stream, "INVALID_ARGUMENT", 0, "deadline_ms is -1 or more, lease is 0 or 1");
-        return true;
-    }
-    if (deadline == -1)
-        agent.deadline = 0;
-    else if (deadline >= 0)
-        agent.deadline = now + (deadline < LONGEST_MS ? deadline : LONGEST_MS);
-    if (lease >= 0)
-        c->leases = lease;
-    if (end == 1)
-        agent.ending = true; /* once this answer has been written */
-    size_t mark = frame_begin(&c->out, f->stream, T_REPLY, F_FINAL);
-    put_int(&c->out, 1, agent.deadline ? agent.deadline - now : -1);
-    put_int(&c->out, 2, any_lease());
-    put_int(&c->out, 3, now - agent.started);
-    frame_end(&c->out, mark);
-    conn_touch(c);
-    return true;
-}
-
 bool request_open(struct conn *c, const struct frame *f)
 {
+    if (f->type == T_START && agent.drain_until) {
+        conn_error(c, f->stream, "CONFLICT", 0, "the sandbox is ending");
+        return true;
+    }
     switch (f->type) {
     case T_START: return proc_start(c, f);
     case T_ATTACH: return proc_attach(c, f);

@@ -172,6 +172,19 @@ static void kill_all(pid_t main, bool *main_alive)
     }
 }
 
+/* Once each, since a program may take the second time for impatience; and woken, should it be stopped. */
+static void terminate(pid_t main, bool main_alive, int hangup)
+{
+    const int signals[] = {SIGTERM, hangup, SIGCONT};
+
+    for (int i = 0; i < 3; i++) {
+        if (main_alive && signals[i])
+            kill(-main, signals[i]);
+        if (signals[i] != SIGHUP)
+            tree_signal(getpid(), main_alive ? main : 0, signals[i]);
+    }
+}
+
 static void nothing(int sig) { (void)sig; }
 
 static void serve(pid_t main)
@@ -192,6 +205,10 @@ static void serve(pid_t main)
         if (n == sizeof order && order.kind == O_SIGNAL) {
             if (alive)
                 kill(-main, order.signal);
+            continue;
+        }
+        if (n == sizeof order && order.kind == O_TERMINATE) {
+            terminate(main, alive, order.signal);
             continue;
         }
         kill_all(main, &alive); /* as ordered, or because the agent is gone */

@@ -16,8 +16,8 @@ struct report {
     int stage;
 };
 
-/* What the agent tells it. */
-enum order_kind { O_SIGNAL = 1, O_KILL };
+/* What the agent tells it. TERMINATE: the whole tree is asked to end; of a terminal (`signal` SIGHUP) hung up too. */
+enum order_kind { O_SIGNAL = 1, O_KILL, O_TERMINATE };
 struct order {
     int kind;
     int signal;

@@ -119,6 +119,7 @@ bool proc_resize(struct conn *c, const struct frame *f)
         a->resized = a->resized || p->cols != cols || p->rows != rows;
     p->cols = (int)cols;
     p->rows = (int)rows;
+    idle_touch();
     frame_end(&c->out, frame_begin(&c->out, f->stream, T_REPLY, F_FINAL));
     conn_touch(c);
     proc_touch(p);

@@ -16,6 +16,7 @@
 
 struct entry {
     pid_t pid, parent;
+    int64_t ticks; /* of CPU time, with that of the children it has waited for */
     bool marked;
 };
 
@@ -55,22 +56,29 @@ static void table_free(struct table *t)
         munmap(t->list, t->cap * sizeof *t->list);
 }
 
-static pid_t parent_of(pid_t pid)
+/* False: it is gone. */
+static bool entry_read(pid_t pid, struct entry *e)
 {
     char path[32], stat[512];
+    unsigned long long ticks[4] = {0};
 
     snprintf(path, sizeof path, "/proc/%d/stat", pid);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
-        return -1;
+        return false;
     ssize_t n = read(fd, stat, sizeof stat - 1);
     close(fd);
     if (n <= 0)
-        return -1;
+        return false;
     stat[n] = 0;
     /* The name in parentheses may hold anything, so look from its end: ") S PPID". */
     char *end = strrchr(stat, ')');
-    return end && strlen(end) > 4 ? (pid_t)atoi(end + 4) : -1;
+    *e = (struct entry){.pid = pid};
+    if (!end || sscanf(end + 1, " %*c %d %*d %*d %*d %*d %*u %*u %*u %*u %*u %llu %llu %llu %llu", &e->parent, &ticks[0], &ticks[1],
+                       &ticks[2], &ticks[3]) < 1)
+        return false;
+    e->ticks = (int64_t)(ticks[0] + ticks[1] + ticks[2] + ticks[3]);
+    return true;
 }
 
 static void table_scan(struct table *t)
@@ -86,9 +94,9 @@ static void table_scan(struct table *t)
         for (long at = 0; at < n;) {
             struct linux_dirent64 *d = (struct linux_dirent64 *)(void *)(buffer + at);
             at += d->reclen;
+            struct entry e;
             pid_t pid = (pid_t)atoi(d->name);
-            pid_t parent = pid > 0 ? parent_of(pid) : -1;
-            if (parent >= 0 && !table_add(t, (struct entry){pid, parent, false}))
+            if (pid > 0 && entry_read(pid, &e) && !table_add(t, e))
                 break;
         }
     }
@@ -161,4 +169,29 @@ void tree_kill(pid_t root, const pid_t *keep, size_t keep_count)
             kill(last->list[i].pid, SIGKILL);
     table_free(&now);
     table_free(&before);
+}
+
+void tree_signal(pid_t root, pid_t but, int sig)
+{
+    struct table now = {0};
+
+    table_scan(&now);
+    mark(&now, root, NULL, 0);
+    for (size_t i = 0; i < now.count; i++)
+        if (now.list[i].marked && (!but || getpgid(now.list[i].pid) != but))
+            kill(now.list[i].pid, sig);
+    table_free(&now);
+}
+
+int64_t tree_cpu_ticks(pid_t root, const pid_t *keep, size_t keep_count)
+{
+    struct table now = {0};
+    int64_t ticks = 0;
+
+    table_scan(&now);
+    mark(&now, root, keep, keep_count);
+    for (size_t i = 0; i < now.count; i++)
+        ticks += now.list[i].marked ? now.list[i].ticks : 0;
+    table_free(&now);
+    return ticks;
 }

@@ -3,6 +3,7 @@
 #define TREE_H
 
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/types.h>
 
 /*
@@ -10,5 +11,9 @@
  * `keep` are left alone. Forks nothing. The caller reaps, and repeats while it still has children.
  */
 void tree_kill(pid_t root, const pid_t *keep, size_t keep_count);
+/* Signals every descendant of `root` but those in the process group `but` (0: none). */
+void tree_signal(pid_t root, pid_t but, int sig);
+/* The CPU time of the descendants of `root`, and of those they have waited for, without the branches in `keep`. */
+int64_t tree_cpu_ticks(pid_t root, const pid_t *keep, size_t keep_count);
 
 #endif

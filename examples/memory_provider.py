@@ -60,7 +60,7 @@ class MemoryProvider(Provider, Deadlines, Leases):
         info = _describe(spec, directory / "work")
         boot = Boot(
             token=os.urandom(16),
-            env=tuple(os.fsencode(f"{name}={value}") for name, value in spec.env.items()),
+            env=tuple(os.fsencode(f"{name}={value}") for name, value in {**spec.env, **spec.secrets}.items()),
             workdir=os.fsencode(info.workdir),
             user=info.user,
             deadline_ms=round(spec.timeout * 1000),

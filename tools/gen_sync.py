@@ -27,6 +27,8 @@ MODULES = (
     "files",
     "git",
     "ports",
+    "snapshots",
+    "templates",
     "volumes",
     "sandbox",
 )
@@ -51,6 +53,8 @@ ADAPTED = {"Checks": "blocking_checks"}
 NOTES = {
     "run_command_via_pty": "Callbacks run in Skerry's own thread: they must not call the blocking API.",
     "health_check": "Functions run in threads and get this sandbox.",
+    "fork": "`on_log` runs in Skerry's own thread: it must not call the blocking API.",
+    "build": "Callbacks run in Skerry's own thread: they must not call the blocking API.",
     "exec": "Callbacks run in Skerry's own thread: they must not call the blocking API.",
     "instructions": "The function runs in Skerry's own thread: it must not call the blocking API.",
     "on": "Callbacks run in Skerry's own thread: they must not call the blocking API.",
@@ -179,6 +183,11 @@ class Generator:
             return [f"return cls({value})"]
         if returns in self.handles:
             return [f"return {self.names[returns]}({value})"]
+        if returns.removesuffix(" | None") in self.handles:
+            name = self.names[returns.removesuffix(" | None")]
+            return [f"found = {value}", f"return None if found is None else {name}(found)"]
+        if (item := returns.removeprefix("tuple[").removesuffix(", ...]")) in self.handles:
+            return [f"return tuple({self.names[item]}(item) for item in {value})"]
         return [value if returns == "None" else f"return {value}"]
 
     def arguments(self, node: Function) -> str:

@@ -9,13 +9,16 @@ from skerry.wire import Message, Type
 
 TARGET = Path(__file__).parent / "corpus"
 MESSAGES: dict[str, Message] = {
-    "boot": wire.Boot(token=b"t" * 16, env=(b"A=1", b"B=2"), workdir=b"/home/user", user="user", deadline_ms=1000),
+    "boot": wire.Boot(
+        token=b"t" * 16, env=(b"A=1", b"B=2"), workdir=b"/home/user", user="user", deadline_ms=1000, idle_ms=500
+    ),
     "hello": wire.Hello(generation=1, token=b"t" * 16),
     "start": wire.Start(argv=(b"/bin/sh", b"-c", b"echo"), env=(b"A=1",), cwd=b"/tmp", user="user", flags=3),
     "attach": wire.Attach(id=1, since_stdout=-1, since_stderr=5, flags=1),
     "signal": wire.Signal(id=1, signal=9, scope=1),
     "env": wire.Env(set=(b"A=1",), unset=(b"B",)),
-    "life": wire.Life(deadline_ms=-1, lease=1, end=0),
+    "life": wire.Life(deadline_ms=-1, lease=1, end=0, idle_ms=9, grace_ms=0),
+    "words": wire.LastWords(reason="idle", at_ms=1, env_count=1, env=(b"A=1",)),
     "read": wire.Read(path=b"/etc/passwd", offset=1, length=2),
     "write": wire.Write(path=b"a/b", mode=0o600, flags=7),
     "list": wire.ListDir(path=b".", depth=3, window=4096),

@@ -49,7 +49,9 @@ class Agent:
     workdir: bytes = b""
     env: tuple[bytes, ...] = ()
     deadline_ms: int = 0
+    idle_ms: int = 0
     oom: Path | None = None
+    words: Path | None = None
     prefix: list[str] = field(default_factory=list)
     connections: list[Connection] = field(default_factory=list)
 
@@ -63,17 +65,28 @@ class Agent:
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(self.address)
         listener.listen(64)
-        boot = wire.Boot(token=TOKEN, env=self.env, workdir=self.workdir, user=self.user, deadline_ms=self.deadline_ms)
+        boot = wire.Boot(
+            token=TOKEN,
+            env=self.env,
+            workdir=self.workdir,
+            user=self.user,
+            deadline_ms=self.deadline_ms,
+            idle_ms=self.idle_ms,
+        )
         memory = os.memfd_create("boot")
         os.write(memory, wire.encode_frame(0, Type.BOOT, boot.encode()))
         os.lseek(memory, 0, os.SEEK_SET)
         fds = [listener.fileno(), memory]
         if self.oom:
             fds.append(os.open(self.oom, os.O_RDONLY))
+        arguments = [str(fd) for fd in fds]
+        if self.words:
+            fds.append(os.open(self.words, os.O_WRONLY | os.O_CREAT, 0o600))
+            arguments += [*([] if self.oom else ["-"]), str(fds[-1])]
         self.log = self.root / "stderr"
         with self.log.open("wb") as stderr:
             self.process = subprocess.Popen(
-                [*self.prefix, str(self.binary), *map(str, fds)],
+                [*self.prefix, str(self.binary), *arguments],
                 pass_fds=fds,
                 stderr=stderr,
                 stdin=subprocess.DEVNULL,
@@ -101,6 +114,12 @@ class Agent:
             connection.send(0, Type.HELLO, wire.Hello(generation=1, token=token))
             assert connection.next(0).type == Type.HELLO
         return connection
+
+    def last_words(self) -> wire.LastWords | None:
+        """What it has left, once it has ended."""
+        self.process.wait(30)
+        assert self.words is not None
+        return wire.parse_last_words(self.words.read_bytes())
 
     def rss_kb(self, key: str = "VmRSS") -> int:
         for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():

@@ -14,14 +14,20 @@ from tests.cli.conftest import Skerry
 
 GROUPS = {
     "Sandboxes": ["create", "ps", "info", "rm"],
+    "Lifecycle": ["stop", "start", "restart", "pause", "resume", "recover", "reset"],
     "Running": ["run", "exec", "sh", "attach", "logs", "kill"],
     "Files": ["ls", "cat", "cp", "edit", "watch"],
-    "Keeping": ["volume"],
+    "Keeping": ["clone", "fork", "snapshot", "template", "volume"],
     "Network": ["port"],
     "Looking": ["usage", "events"],
     "Machine": ["gc", "doctor", "bench", "conformance", "completion", "help", "storage"],
 }
-NESTED = {"volume": ["create", "ls", "show", "rm"], "storage": ["show", "unmount"]}
+NESTED = {
+    "template": ["build", "ls", "show", "rm"],
+    "snapshot": ["create", "ls", "restore", "rm", "tree"],
+    "volume": ["create", "ls", "show", "rm"],
+    "storage": ["show", "unmount"],
+}
 COMMANDS = [command for group in GROUPS.values() for command in group]
 SINGLE = [command for command in COMMANDS if command not in NESTED]
 SINGLE += [f"{group} {command}" for group, commands in NESTED.items() for command in commands]
@@ -67,7 +73,13 @@ def test_every_command_has_help_with_an_example(skerry: Skerry, command: str) ->
     assert f"  Example:\n    skerry {command}" in done.text
 
 
-@pytest.mark.parametrize("command", ["run", "exec", "logs", "kill", "cp", "edit", "rm", "usage", "volume rm"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("run", "exec", "logs", "kill", "cp", "edit", "rm", "usage", "stop", "restart", "reset", "volume rm"),
+        *("template build", "template rm"),
+    ],
+)
 def test_commands_that_fail_in_ways_say_their_exit_codes(skerry: Skerry, command: str) -> None:
     assert "\n  Exit codes:\n    " in skerry("help", *command.split()).text
 

@@ -183,13 +183,13 @@ def test_a_half_uploaded_file_leaves_no_trace() -> None:
 
 def test_lifetime_ends_a_sandbox_without_any_client(skerry_home: Path) -> None:
     before = inventory.take(skerry_home)
-    sandbox = Sandbox.create(timeout=1.0)
+    started = time.monotonic()
+    sandbox = Sandbox.create(timeout=3.0)
     sandbox.processes.spawn("sleep 100")
     sandbox.close()
-    started = time.monotonic()
-    while inventory.processes_of(sandbox.id) and time.monotonic() - started < 5:
+    while inventory.processes_of(sandbox.id) and time.monotonic() - started < 30:
         time.sleep(0.02)
-    assert 0.3 < time.monotonic() - started < 3
+    assert 3 < time.monotonic() - started < 30
     sweep()
     with pytest.raises(errors.SandboxNotFound):
         Sandbox.get(sandbox.id)

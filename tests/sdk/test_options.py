@@ -23,10 +23,7 @@ from skerry import (
 from skerry.sdk.options import check_volumes
 from tests.sdk.fake_agent import FakeProvider
 
-NOT_YET = (
-    "image snapshot source language runtime idle_timeout auto_stop auto_archive auto_delete keep_alive "
-    "ports secrets region target options"
-).split()
+NOT_YET = ("image snapshot source language runtime ports region target options").split()
 
 
 @pytest.mark.parametrize("option", NOT_YET)
@@ -34,6 +31,14 @@ async def test_an_option_without_a_feature_is_unsupported(option: str, fake: Fak
     with pytest.raises(Unsupported, match=option) as caught:
         await AsyncSandbox.create(fake, **{option: "x"})
     assert caught.value.option == option
+    assert not fake.sandboxes
+
+
+@pytest.mark.parametrize("option", ["auto_stop", "idle_timeout", "auto_archive", "auto_delete"])
+async def test_an_end_by_inactivity_needs_a_provider_that_can_stop(option: str, fake: FakeProvider) -> None:
+    with pytest.raises(Unsupported) as caught:
+        await AsyncSandbox.create(fake, **{option: 60})
+    assert caught.value.option in (option, "auto_stop")
     assert not fake.sandboxes
 
 
@@ -96,6 +101,16 @@ async def test_a_value_without_a_feature_is_unsupported(
         {"resources": 5},
         {"resources": {"ram": 5}},
         {"idempotency_key": ""},
+        {"auto_stop": 0},
+        {"auto_stop": "60"},
+        {"auto_stop": True},
+        {"auto_delete": float("inf")},
+        {"auto_stop": 60, "idle_timeout": 60},
+        {"auto_stop": 60, "keep_alive": True},
+        {"keep_alive": "yes"},
+        {"secrets": {"A": 5}},
+        {"secrets": "A=b"},
+        {"secrets": {"A": "x"}, "env": {"A": "y"}},
     ],
     ids=repr,
 )
@@ -246,7 +261,7 @@ async def test_set_limits_checks_first(fake: FakeProvider, sandbox: AsyncSandbox
     with pytest.raises(QuotaExceeded):
         await sandbox.scale(memory="100GB")
     with pytest.raises(QuotaExceeded):
-        await sandbox.set_limits(disk="51GB")
+        await sandbox.set_limits(disk="1TB")
     with pytest.raises(QuotaExceeded):
         await sandbox.set_timeout(10**9)
     assert (await sandbox.set_limits(cpu_percent=150)).id == sandbox.id

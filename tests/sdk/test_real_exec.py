@@ -98,12 +98,12 @@ async def test_check_raises_with_the_result(box: AsyncSandbox) -> None:
 
 async def test_a_timeout_keeps_the_output_and_kills_grandchildren(box: AsyncSandbox) -> None:
     began = time.monotonic()
-    result = await box.exec("(setsid sleep 1000 & echo $!); trap '' TERM; sleep 1000", timeout=0.5)
-    assert time.monotonic() - began < 3
+    result = await box.exec("(setsid sleep 1000 & echo $!); trap '' TERM; sleep 1000", timeout=2)
+    assert time.monotonic() - began < 20
     assert (result.status, result.exit_code, result.timed_out) == (ExecStatus.TIMED_OUT, None, True)
     await gone(int(result.stdout))
     with pytest.raises(ExecTimeout) as timed_out:
-        await box.exec("echo so far; sleep 100", timeout=0.3, check=True)
+        await box.exec("echo so far; sleep 100", timeout=1.5, check=True)
     assert timed_out.value.result.stdout == "so far\n"
 
 
@@ -114,18 +114,22 @@ async def test_a_signal_is_no_exit_code(box: AsyncSandbox) -> None:
 
 async def test_cancelling_kills_the_tree_and_returns_at_once(box: AsyncSandbox) -> None:
     pids: list[int] = []
-    began = time.monotonic()
-    with anyio.move_on_after(0.5):
-        await box.exec("echo $$; sleep 1000", on_stdout=lambda text: pids.append(int(text)))
-    assert time.monotonic() - began < 1.5
+
+    def cancel(text: str) -> None:
+        pids.append(int(text))
+        scope.cancel()
+
+    with anyio.fail_after(20), anyio.CancelScope() as scope:
+        await box.exec("echo $$; sleep 1000", on_stdout=cancel)
+    assert scope.cancelled_caught
     await gone(pids[0])
     assert (await box.exec("echo fine")).stdout == "fine\n"
 
 
 async def test_a_background_child_does_not_hold_exec(box: AsyncSandbox) -> None:
     began = time.monotonic()
-    result = await box.exec("sleep 5 & echo $!")
-    assert time.monotonic() - began < 2
+    result = await box.exec("sleep 60 & echo $!")
+    assert time.monotonic() - began < 30
     assert alive(int(result.stdout))
     os.kill(int(result.stdout), signal.SIGKILL)
 

@@ -90,6 +90,7 @@ SECTIONS = {
     "EnvReply": "ENV: ",
     "Life": "LIFE: ",
     "LifeReply": "LIFE: ",
+    "LastWords": "**Last words** are",
     "Stats": "STATS: ",
     "StatsReply": "STATS: ",
     "FileInfoMessage": "*info* is",

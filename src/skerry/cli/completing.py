@@ -118,10 +118,12 @@ def _argument(root: Any, command: Any, given: list[str], word: str) -> Iterator[
     meaning = argument.metavar or ""
     if ":PATH" in meaning or "SRC" in meaning:
         yield from _places(word, local="SRC" in meaning)
-    elif meaning.startswith("SANDBOX"):
+    elif meaning.strip("[").startswith("SANDBOX"):
         yield from (Way(name, about) for name, about in _sandboxes() if name not in given)
     elif meaning == "[COMMAND]...":
         yield from () if given else _commands(root)
+    elif meaning.startswith("SNAPSHOT"):
+        yield from (Way(name, about) for name, about in _snapshots() if name not in given)
     elif meaning.startswith("VOLUME"):
         yield from (Way(name, about) for name, about in _volumes() if name not in given)
     elif meaning == "[PATH]" and given:
@@ -168,6 +170,19 @@ def _sandboxes() -> list[tuple[str, str]]:
     return [(info.name or info.id, f"{info.state.value}, {info.template}") for info in found]
 
 
+def _snapshots() -> list[tuple[str, str]]:
+    import asyncio
+
+    from skerry import AsyncSnapshots
+    from skerry.core.errors import SkerryError
+
+    try:
+        found = asyncio.run(AsyncSnapshots().list())
+    except (SkerryError, OSError):
+        return []
+    return [(info.name or info.id, info.description or f"of {info.sandbox_id}") for info in found]
+
+
 def _volumes() -> list[tuple[str, str]]:
     import asyncio
 
@@ -191,7 +206,7 @@ def _remote(sandbox: str, path: str) -> list[Way]:
     directory, slash, start = path.rpartition("/")
 
     async def look() -> list[Way]:
-        box = await AsyncSandbox.connect(sandbox)
+        box = await AsyncSandbox.connect(sandbox, auto_start=False)
         try:
             found = await box.files.list(directory + slash or ".")
         finally:

@@ -59,7 +59,7 @@ def logs(
         from skerry.cli.sandboxes import connect
 
         start = _offsets(since)
-        async with connect(sandbox) as box:
+        async with connect(sandbox, start=False) as box:
             if list_:
                 _print_processes(await box.processes.list(), output=output)
                 return

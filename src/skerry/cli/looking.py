@@ -55,7 +55,7 @@ def usage(
         from skerry.cli.sandboxes import connect
         from skerry.core.errors import SandboxNotFound
 
-        async with connect(sandbox) as box:
+        async with connect(sandbox, start=False) as box:
             await box.usage()  # from here on the CPU is measured
             await sleep(SAMPLE)
             if not watch:

@@ -15,12 +15,15 @@ from skerry.cli import (
     doctor,
     editing,
     files,
+    lifecycle,
     logs,
     looking,
     ports,
     processes,
     sandboxes,
+    snapshots,
     storage,
+    templates,
     terminals,
     volumes,
     watch,
@@ -63,6 +66,13 @@ app.command(rich_help_panel="Sandboxes")(sandboxes.create)
 app.command(rich_help_panel="Sandboxes")(sandboxes.ps)
 app.command(rich_help_panel="Sandboxes")(sandboxes.info)
 app.command(rich_help_panel="Sandboxes")(sandboxes.rm)
+app.command(rich_help_panel="Lifecycle")(lifecycle.stop)
+app.command(rich_help_panel="Lifecycle")(lifecycle.start)
+app.command(rich_help_panel="Lifecycle")(lifecycle.restart)
+app.command(rich_help_panel="Lifecycle")(lifecycle.pause)
+app.command(rich_help_panel="Lifecycle")(lifecycle.resume)
+app.command(rich_help_panel="Lifecycle")(lifecycle.recover)
+app.command(rich_help_panel="Lifecycle")(lifecycle.reset)
 app.command(rich_help_panel="Running", context_settings=_COMMAND_LAST)(processes.run)
 app.command("exec", rich_help_panel="Running", context_settings=_COMMAND_LAST)(processes.exec_)
 app.command("sh", rich_help_panel="Running", context_settings=_COMMAND_LAST)(terminals.shell)
@@ -74,6 +84,10 @@ app.command(rich_help_panel="Files")(files.cat)
 app.command(rich_help_panel="Files")(copying.cp)
 app.command(rich_help_panel="Files")(editing.edit)
 app.command(rich_help_panel="Files")(watch.watch)
+app.add_typer(snapshots.app, name="snapshot", rich_help_panel="Keeping")
+app.command(rich_help_panel="Keeping")(snapshots.clone)
+app.command(rich_help_panel="Keeping")(snapshots.fork)
+app.add_typer(templates.app, name="template", rich_help_panel="Keeping")
 app.add_typer(volumes.app, name="volume", rich_help_panel="Keeping")
 app.command(rich_help_panel="Network")(ports.port)
 app.command(rich_help_panel="Looking")(looking.usage)

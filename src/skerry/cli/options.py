@@ -36,6 +36,9 @@ Memory = Annotated[str | None, typer.Option("--memory", "-m", metavar="SIZE", he
 Cpu = Annotated[float | None, typer.Option("--cpu", metavar="CORES", help="CPU cores, such as 0.5 or 2.")]
 Pids = Annotated[int | None, typer.Option("--pids", metavar="N", help="The most processes and threads at once.")]
 Disk = Annotated[str | None, typer.Option("--disk", metavar="SIZE", help="What it may write, such as 500MB or 5GB.")]
+Snapshot = Annotated[
+    str | None, typer.Option("--snapshot", metavar="SNAPSHOT", help="Begin with this one, by its id or name.")
+]
 Volume = Annotated[
     list[str] | None,
     typer.Option("--volume", "-v", metavar="NAME:PATH[:SUBPATH][:ro]", help="Mount a volume at PATH. Repeatable."),
@@ -47,6 +50,15 @@ Workdir = Annotated[str | None, typer.Option("--workdir", "-w", metavar="DIR", h
 CommandTimeout = Annotated[
     float | None,
     typer.Option("--timeout", "-t", metavar="S", help="Kill the command after so many seconds (exit 124)."),
+]
+Template = Annotated[
+    str | None, typer.Option("--template", "-T", metavar="NAME", help="What it begins with, such as python or node:22.")
+]
+Image = Annotated[
+    str | None, typer.Option("--image", metavar="FILE", help="An OCI archive or a `docker save` file to begin with.")
+]
+Source = Annotated[
+    str | None, typer.Option("--source", metavar="URL", help="A git repository or tar archive for its directory.")
 ]
 
 

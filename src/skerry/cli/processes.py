@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from skerry.cli import options
+from skerry.cli.building import build_display
 from skerry.cli.options import Format, Network, parse_env, parse_volumes
 from skerry.cli.output import note, print_json
 from skerry.cli.runtime import RUN_FAILED, execute
@@ -23,6 +24,9 @@ CommandLine = Annotated[
 
 def run(
     command: CommandLine,
+    template: options.Template = None,
+    image: options.Image = None,
+    source: options.Source = None,
     env: options.Env = None,
     timeout: options.CommandTimeout = None,
     lifetime: options.Lifetime = None,
@@ -67,14 +71,19 @@ def run(
 
         job = Job(argv=command, timeout=timeout, user=user, sudo=sudo, cwd=workdir)
         async with AsyncExitStack() as stack:
-            sandbox = await AsyncSandbox.create(
-                name=name,
-                env=parse_env(env),
-                timeout=lifetime,
-                resources=resources(memory=memory, cpu=cpu, pids=pids, disk=disk),
-                volumes=parse_volumes(volume),
-                network=network.value,
-            )
+            with build_display(output=output, logs=False) as display:
+                sandbox = await AsyncSandbox.create(
+                    name=name,
+                    template=template,
+                    image=image,
+                    source=source,
+                    env=parse_env(env),
+                    timeout=lifetime,
+                    resources=resources(memory=memory, cpu=cpu, pids=pids, disk=disk),
+                    volumes=parse_volumes(volume),
+                    network=network.value,
+                    on_progress=display.on_progress,
+                )
             if keep:
                 stack.push_async_callback(sandbox.close)
                 note(f"sandbox: {sandbox.id}")
@@ -96,9 +105,14 @@ def exec_(
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Leave it running in the background and print its id.")
     ] = False,
+    no_start: Annotated[
+        bool, typer.Option("--no-start", help="Refuse a sandbox that is stopped or paused instead of starting it.")
+    ] = False,
     output: options.Output = Format.TEXT,
 ) -> None:
-    """Run a command in a sandbox that exists. Options go before SANDBOX.
+    """Run a command in a sandbox that exists.
+
+    One that does not run is started. Options go before SANDBOX.
 
     Its output is streamed; input that is piped in goes to it. Ctrl-C ends the command and leaves the sandbox.
 
@@ -117,7 +131,7 @@ def exec_(
         from skerry.cli.streaming import Job, run_job
 
         job = Job(argv=_command(command), timeout=timeout, user=user, sudo=sudo, cwd=workdir, env=parse_env(env))
-        async with connect(sandbox) as box:
+        async with connect(sandbox, start=not no_start) as box:
             if detach:
                 return await _detach(box, job, output=output)
             return await run_job(box, job, output=output)
@@ -154,7 +168,7 @@ def kill(
         from skerry.core.models import ExecStatus
 
         number = _signal(signal)
-        async with connect(sandbox) as box:
+        async with connect(sandbox, start=False) as box:
             if process is not None:
                 await box.processes.kill(process, number)
                 killed = [process]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from skerry.cli import options
+from skerry.cli.building import build_display
 from skerry.cli.options import Format, Network, parse_env, parse_volumes
 from skerry.cli.output import ago, duration, note, print_error, print_json, print_table, size
 from skerry.cli.runtime import execute
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 def create(
     name: options.Name = None,
+    template: options.Template = None,
+    image: options.Image = None,
+    source: options.Source = None,
     env: options.Env = None,
     lifetime: options.Lifetime = None,
     memory: options.Memory = None,
@@ -32,6 +36,14 @@ def create(
     network: options.NetworkOption = Network.NONE,
     user: options.User = None,
     workdir: options.Workdir = None,
+    snapshot: options.Snapshot = None,
+    auto_stop: Annotated[
+        float | None, typer.Option("--auto-stop", metavar="S", help="Stop it after so many seconds without work in it.")
+    ] = None,
+    auto_delete: Annotated[
+        float | None,
+        typer.Option("--auto-delete", metavar="S", help="Destroy it after so many seconds without work in it."),
+    ] = None,
     output: options.Output = Format.TEXT,
 ) -> None:
     """Create a sandbox and print its id. It lives until `skerry rm` or the end of its lifetime.
@@ -39,21 +51,31 @@ def create(
     \b
     Example:
       skerry create --name my-box --memory 1GB --lifetime 600
+      skerry create --snapshot before-upgrade
+      skerry create --template react-ts
     """
 
     async def work() -> None:
         from skerry import AsyncSandbox
 
-        sandbox = await AsyncSandbox.create(
-            name=name,
-            env=parse_env(env),
-            timeout=lifetime,
-            resources=resources(memory=memory, cpu=cpu, pids=pids, disk=disk),
-            volumes=parse_volumes(volume),
-            network=network.value,
-            user=user,
-            workdir=workdir,
-        )
+        with build_display(output=output, logs=False) as display:
+            sandbox = await AsyncSandbox.create(
+                name=name,
+                template=template,
+                image=image,
+                source=source,
+                env=parse_env(env),
+                timeout=lifetime,
+                resources=resources(memory=memory, cpu=cpu, pids=pids, disk=disk),
+                volumes=parse_volumes(volume),
+                network=network.value,
+                user=user,
+                workdir=workdir,
+                snapshot=snapshot,
+                auto_stop=auto_stop,
+                auto_delete=auto_delete,
+                on_progress=display.on_progress,
+            )
         try:
             if output is Format.JSON:
                 print_json(await sandbox.info())
@@ -159,6 +181,10 @@ def rm(
         list[str] | None, typer.Argument(metavar="SANDBOX...", help="Their ids or names.", show_default=False)
     ] = None,
     all: Annotated[bool, typer.Option("--all", "-a", help="All of them.")] = False,
+    graceful: Annotated[bool, typer.Option("--graceful", help="Ask their processes to end before.")] = False,
+    timeout: Annotated[
+        float, typer.Option("--timeout", "-t", metavar="S", help="How long --graceful waits, in seconds.")
+    ] = 30.0,
     output: options.Output = Format.TEXT,
 ) -> None:
     """Destroy sandboxes with all that is in them; print their ids.
@@ -166,6 +192,7 @@ def rm(
     \b
     Example:
       skerry rm my-box
+      skerry rm --graceful --timeout 10 my-box
       skerry rm --all
 
     \b
@@ -182,7 +209,7 @@ def rm(
         removed, failed = [], 0
         for name in [info.id for info in await _list()] if all else sandboxes or []:
             try:
-                removed.append(await _destroy(name))
+                removed.append(await _destroy(name, timeout if graceful else None))
             except SandboxNotFound as error:
                 if not all:  # one of all that is gone meanwhile is no error
                     print_error(error.message, error.code, error.hint, output=output)
@@ -221,11 +248,14 @@ def gc(output: options.Output = Format.TEXT) -> None:
 
 
 @asynccontextmanager
-async def connect(name: str) -> AsyncIterator[AsyncSandbox]:
-    """A sandbox that exists; it goes on afterwards. Raises SandboxNotFound."""
+async def connect(name: str, *, start: bool = True) -> AsyncIterator[AsyncSandbox]:
+    """A sandbox that exists, started if it does not run; it goes on afterwards.
+
+    Raises SandboxNotFound, and SandboxStopped if it is not to be started.
+    """
     from skerry import AsyncSandbox
 
-    sandbox = await AsyncSandbox.connect(name)
+    sandbox = await AsyncSandbox.connect(name, auto_start=start)
     try:
         yield sandbox
     finally:
@@ -256,13 +286,18 @@ async def _list() -> list[SandboxInfo]:
     return found
 
 
-async def _destroy(name: str) -> str:
+async def _destroy(name: str, grace: float | None) -> str:
     """Destroy a sandbox, a damaged one too if it is given by its id. Raises SandboxNotFound, Corrupted."""
+    from skerry import AsyncSandbox
     from skerry.core import registry
     from skerry.core.errors import Corrupted
 
     provider = registry.provider("local")
     try:
+        if grace is not None:
+            box = await AsyncSandbox.find(name)
+            await box.destroy(graceful=True, timeout=grace)
+            return box.id
         sandbox_id = (await provider.find(name)).id
     except Corrupted:
         if not name.startswith("sb-"):

@@ -103,7 +103,7 @@ def attach(
         from skerry.cli.sandboxes import connect
 
         keys = parse_keys(detach_keys)
-        async with connect(sandbox) as box:
+        async with connect(sandbox, start=False) as box:
             id = await _only_terminal(box) if terminal is None else terminal
             info = await (await box.terminals.get(id, view=True)).poll()
             since = -1 if no_replay else max(0, info.output_bytes - REPLAY)

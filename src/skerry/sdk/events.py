@@ -21,6 +21,9 @@ EventType = Literal[
     "stopped",
     "paused",
     "resumed",
+    "reset",
+    "recovered",
+    "archived",
     "error",
     "destroyed",
     "connected",
@@ -29,6 +32,7 @@ EventType = Literal[
     "metrics",
     "resource_alert",
     "snapshot_created",
+    "restored",
 ]
 EventCallback = Callable[[Event], object]
 """Gets every event it was added for; may be a coroutine function."""

@@ -75,7 +75,7 @@ class AsyncExecStream:
         return self._running
 
     async def _open(self) -> Running:
-        session = await self._link.session()
+        session = await self._link.session(start=self._attach is None)
         limit = self._request.output_limit
         if self._attach is None:
             has_input = bool(self._request.start.flags & OpenFlags.STDIN)

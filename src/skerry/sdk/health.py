@@ -65,8 +65,23 @@ async def examine(sandbox: AsyncSandbox, checks: Checks | None, timeout: float) 
     """Run the built-in checks and `checks`, all at once. Raises InvalidArgument for one that is none."""
     chosen = {**_BUILT_IN, **_checked(checks)}
     check_seconds(timeout)
+    if (asleep := await _asleep(sandbox)) is not None:
+        # A check is no reason to start it.
+        idle = {name: Health(name=name, healthy=False, reason=asleep, duration=0.0) for name in chosen}
+        return HealthReport(healthy=False, checks=idle)
     found = await asyncio.gather(*(_run(sandbox, name, check, timeout) for name, check in chosen.items()))
     return HealthReport(healthy=all(health.healthy for health in found), checks={one.name: one for one in found})
+
+
+async def _asleep(sandbox: AsyncSandbox) -> str | None:
+    """Why a sandbox that is there and has not failed cannot be asked; None: it can, or asking will tell."""
+    try:
+        info = await sandbox.info()
+    except SkerryError:
+        return None
+    if info.state in (State.RUNNING, State.FAILED):
+        return None
+    return f"the sandbox is {info.state}" + (f": {info.reason}" if info.reason else "")
 
 
 def _checked(checks: object) -> Checks:

@@ -5,20 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Literal, NoReturn, TypedDict, TypeVar, Unpack
 from weakref import WeakKeyDictionary
 
 import anyio
 
-from skerry.core.errors import ConnectionLost, Corrupted, SandboxFailed, SandboxNotFound, SkerryError
-from skerry.core.models import State
-from skerry.core.provider import Provider
+from skerry.core.errors import ConnectionLost, Corrupted, SandboxFailed, SandboxNotFound, SandboxStopped, SkerryError
+from skerry.core.models import SandboxInfo, State
+from skerry.core.provider import Channel, Pausable, Provider, Stoppable
 from skerry.sdk.log import log
 from skerry.sdk.session import Session
 from skerry.sdk.stream import Reply, Stream
-from skerry.wire import Message, Notice
+from skerry.wire import Attach, Life, LifeReply, Message, Notice, Resize, Signal
 
 M = TypeVar("M", bound=Message)
 
@@ -26,6 +26,10 @@ CONTROL_GUARD = 30.0
 """How long an agent may take to answer a request that needs no work."""
 FILE_GUARD = 120.0
 """How long a file request may be without any progress."""
+STARTS = 3
+"""How often a sandbox that somebody else stops meanwhile is started for one call."""
+OF_PROCESSES = (Attach, Signal, Resize)
+"""Requests about a process that was there: none has outlived a stop, so they start nothing."""
 
 LinkEvent = Literal["connected", "disconnected", "reconnecting", "error"]
 
@@ -52,13 +56,22 @@ class Link:
         provider: Provider,
         sandbox_id: str,
         *,
+        auto_start: bool = True,
         ping_after: float = 15.0,
         lost_after: float = 30.0,
         on_event: Callable[[LinkEvent, dict[str, str]], None] | None = None,
     ) -> None:
         self.provider = provider
         self.sandbox_id = sandbox_id
+        self.auto_start = auto_start
+        """Whether a call starts a sandbox that is stopped and resumes one that is paused."""
         self.destroyed = False
+        self.leased = False
+        """Whether it ends with a connection of ours."""
+        self.paused = False
+        """Whether it was paused here: its agent does not answer."""
+        self.on_start: Callable[[], Awaitable[None]] | None = None
+        """Called when a call has started the sandbox, before that call goes on."""
         self._ping_after, self._lost_after = ping_after, lost_after
         self._on_event = on_event
         self._sessions: WeakKeyDictionary[asyncio.AbstractEventLoop, Session] = WeakKeyDictionary()
@@ -69,7 +82,7 @@ class Link:
     def open(self, message: Message, **options: Unpack[StreamOptions]) -> Opening:
         """`async with link.open(message) as stream`: a stream that is closed on the way out.
 
-        ConnectionLost becomes SandboxNotFound or SandboxFailed where the provider says so.
+        ConnectionLost becomes SandboxNotFound, SandboxStopped or SandboxFailed where the provider says so.
         """
         return Opening(self, message, options)
 
@@ -81,8 +94,13 @@ class Link:
                 raise stream.corrupt("an answer that is not the last where only one is due")
             return stream.decode(kind, item.payload)
 
-    async def session(self) -> Session:
-        """The session of this event loop, dialled if there is none that lives."""
+    async def session(self, *, start: bool = True) -> Session:
+        """The session of this event loop, dialled if there is none that lives.
+
+        A sandbox that does not run is started or resumed, unless `start` or `auto_start` is False: SandboxStopped.
+        """
+        if self.paused:
+            await self._wake(start)
         loop = asyncio.get_running_loop()
         session = self._sessions.get(loop)
         if session is not None and session.error is None:
@@ -90,13 +108,69 @@ class Link:
                 await session.room()
             return session
         lock = self._locks.setdefault(loop, anyio.Lock())
+        anew = False
         async with lock:
             session = self._sessions.get(loop)
             if session is None or session.error is not None:
-                session = self._sessions[loop] = await self._dial()
+                session, anew = await self._dial(start)
+                self._sessions[loop] = session
+        if anew and self.on_start is not None:
+            await self.on_start()
         return session
 
-    async def _dial(self) -> Session:
+    def sessions(self) -> list[Session]:
+        """Those there are."""
+        return list(self._sessions.values())
+
+    async def drop(self, sessions: list[Session]) -> None:
+        """Close sessions whose agent has ended; it may be that nobody has noticed yet."""
+        for loop, session in list(self._sessions.items()):
+            if session in sessions:
+                del self._sessions[loop]
+                await _close(session)
+
+    async def start(self, provider: Stoppable) -> SandboxInfo:
+        """Start the sandbox, or resume it."""
+        info = await provider.start(self.sandbox_id)
+        self.paused = False
+        await self.renew_lease()
+        return info
+
+    async def renew_lease(self) -> None:
+        """A sandbox started anew knows nothing of its lease; who dies before this leaves it to the next sweep."""
+        if self.leased:
+            await self.request(Life(lease=1), LifeReply)
+
+    async def _wake(self, start: bool) -> None:
+        info = await self.provider.get(self.sandbox_id)
+        if info.state is State.PAUSED:
+            if not (start and self.auto_start and isinstance(self.provider, Pausable)):
+                raise SandboxStopped(f"sandbox {self.sandbox_id} is paused", hint="resume it")
+            await self.provider.resume(self.sandbox_id)
+        self.paused = False
+
+    async def _is_paused(self) -> bool:
+        """For a session whose agent is silent: whether that is because somebody has frozen it."""
+        try:
+            return (await self.provider.get(self.sandbox_id)).state is State.PAUSED
+        except SkerryError:
+            return False
+
+    async def _channel(self, start: bool) -> tuple[Channel, bool]:
+        """A channel to the agent, and whether the sandbox was started for it."""
+        for attempt in range(STARTS + 1):
+            try:
+                return await self.provider.dial(self.sandbox_id), attempt > 0
+            except SandboxStopped:
+                if attempt == STARTS or not (start and self.auto_start and isinstance(self.provider, Stoppable)):
+                    raise
+                began = time.perf_counter()
+                await self.provider.start(self.sandbox_id)
+                log.info("started %s", self.sandbox_id, extra=self.fields("start", began))
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _dial(self, start: bool) -> tuple[Session, bool]:
+        """A session, and whether the sandbox was started for it."""
         if self.destroyed:
             raise SandboxNotFound(f"sandbox {self.sandbox_id} was destroyed")
         if self._lost:
@@ -106,12 +180,20 @@ class Link:
                 session.discard()
                 del self._sessions[loop]
         started = time.perf_counter()
-        channel = await self.provider.dial(self.sandbox_id)
-        session = Session(channel, ping_after=self._ping_after, lost_after=self._lost_after, on_end=self._ended)
+        channel, anew = await self._channel(start)
+        session = Session(
+            channel,
+            ping_after=self._ping_after,
+            lost_after=self._lost_after,
+            on_end=self._ended,
+            excused=self._is_paused,
+        )
+        if anew and self.leased:
+            await session.open(Life(lease=1)).next(CONTROL_GUARD)
         self._lost = False
         log.debug("connected", extra=self.fields("dial", started))
         self._emit("connected")
-        return session
+        return session, anew
 
     def _ended(self, error: SkerryError) -> None:
         if self.destroyed:
@@ -140,8 +222,11 @@ class Link:
             return SandboxNotFound(f"sandbox {self.sandbox_id} is gone: {error}")
         except SkerryError:
             return lost
-        if info.state in (State.DESTROYED, State.STOPPING):
+        if info.state is State.DESTROYED:
             return SandboxNotFound(f"sandbox {self.sandbox_id} has ended")
+        if info.state in (State.STOPPING, State.STOPPED, State.PAUSED, State.ARCHIVED):
+            because = f": {info.reason}" if info.reason else ""
+            return SandboxStopped(f"sandbox {self.sandbox_id} is {info.state}{because}")
         if info.state is State.FAILED:
             self._emit("error", {"code": SandboxFailed.code, "message": info.reason or "failed"})
             return SandboxFailed(f"sandbox {self.sandbox_id} failed: {info.reason or 'no reason is known'}")
@@ -149,13 +234,7 @@ class Link:
 
     async def close(self) -> None:
         """Close every session; the sandbox itself goes on."""
-        loop = asyncio.get_running_loop()
-        for owner, session in list(self._sessions.items()):
-            if owner is loop:
-                await session.aclose()
-            else:
-                session.discard()
-        self._sessions.clear()
+        await self.drop(self.sessions())
 
     def fields(self, op: str, started: float | None = None) -> dict[str, object]:
         """The extra fields of a log record; `started` is a `time.perf_counter()`."""
@@ -163,6 +242,13 @@ class Link:
         if started is not None:
             extra["duration"] = time.perf_counter() - started
         return extra
+
+
+async def _close(session: Session) -> None:
+    if session.loop is asyncio.get_running_loop():
+        await session.aclose()
+    else:
+        session.discard()
 
 
 class Opening:
@@ -176,7 +262,7 @@ class Opening:
         self._stream: Stream | None = None
 
     async def __aenter__(self) -> Stream:
-        session = await self._link.session()
+        session = await self._link.session(start=not isinstance(self._message, OF_PROCESSES))
         try:
             self._stream = session.open(self._message, **self._options)
         except ConnectionLost as lost:

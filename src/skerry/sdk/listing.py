@@ -71,7 +71,7 @@ def spec_of(info: SandboxInfo) -> SandboxSpec:
         template=info.template,
         metadata=info.metadata,
         labels=info.labels,
-        timeout=0.0 if info.expires_at is None else info.expires_at - info.created_at,
+        timeout=0.0 if info.expires_at is None else info.expires_at - (info.started_at or info.created_at),
         purpose=info.purpose,
         resources=info.resources,
         network="open" if info.network == "open" else "none",

@@ -26,14 +26,58 @@ Number = TypeVar("Number", int, float)
 MAX_PAIRS = 256
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Idle:
+    """After how many seconds without work a sandbox is stopped, archived, deleted; None: never."""
+
+    stop: float | None
+    archive: float | None
+    delete: float | None
+
+
+def check_idle(
+    *,
+    auto_stop: float | None,
+    idle_timeout: float | None,
+    auto_archive: float | None,
+    auto_delete: float | None,
+    keep_alive: bool | None,
+) -> Idle:
+    """Raises InvalidArgument."""
+    if keep_alive is not None and not isinstance(keep_alive, bool):
+        raise InvalidArgument(f"keep_alive must be True or False, not {keep_alive!r}")
+    if auto_stop is not None and idle_timeout is not None:
+        raise InvalidArgument("auto_stop and idle_timeout are the same: give one of them")
+    given = {
+        "auto_stop": auto_stop,
+        "idle_timeout": idle_timeout,
+        "auto_archive": auto_archive,
+        "auto_delete": auto_delete,
+    }
+    found = {name: check_seconds(value, name) for name, value in given.items() if value is not None}
+    if keep_alive and found:
+        raise InvalidArgument(f"keep_alive and {next(iter(found))} contradict each other")
+    stop = found.get("auto_stop", found.get("idle_timeout"))
+    return Idle(stop, found.get("auto_archive"), found.get("auto_delete"))
+
+
+def check_secrets(secrets: Mapping[str, str] | None, env: Mapping[str, str] | None) -> dict[str, str]:
+    """Raises InvalidArgument; no value is in its message."""
+    encode_env(secrets or {})
+    if twice := (secrets or {}).keys() & (env or {}).keys():
+        raise InvalidArgument(f"{min(twice)} is given as env and as a secret")
+    return dict(secrets or {})
+
+
 def build_spec(
     *,
     name: str | None,
-    template: str | None,
     env: Mapping[str, str] | None,
+    secrets: Mapping[str, str] | None,
     metadata: Mapping[str, str] | None,
     labels: Mapping[str, str] | None,
     timeout: float | None,
+    idle: Idle,
     purpose: str,
     resources: ResourceOptions | None,
     volumes: VolumeOptions | None,
@@ -48,8 +92,6 @@ def build_spec(
     for option, value in unsupported.items():
         if value is not None:
             raise Unsupported(f"{option} is not supported yet", option=option)
-    if template not in (None, "host"):
-        raise Unsupported(f"there is no template {template!r} yet, only 'host'", option="template")
     if network not in ("none", "open"):
         raise Unsupported(f"there is no network policy {network!r} yet, only 'none' and 'open'", option="network")
     bounds = limits()
@@ -57,6 +99,10 @@ def build_spec(
     spec = SandboxSpec(
         name=check_name(name),
         env=dict(env or {}),
+        secrets=check_secrets(secrets, env),
+        auto_stop=idle.stop,
+        auto_archive=idle.archive,
+        auto_delete=idle.delete,
         metadata=check_pairs(metadata, "metadata"),
         labels=check_pairs(labels, "labels"),
         timeout=bounds.lifetime if timeout is None else check_lifetime(timeout, bounds),

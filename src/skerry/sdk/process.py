@@ -133,7 +133,7 @@ class AsyncProcess:
         for stream in (attached, self._control):
             if stream is not None and not stream.ended and stream.session.loop is loop:
                 return stream
-        session = await self._link.session()
+        session = await self._link.session(start=False)
         message = Attach(id=self._id, since_stdout=-1, since_stderr=-1)
         stream = session.open(message, channels=(STDOUT, STDERR), input=True, greets=True, jumps=True, max_replies=2)
         try:

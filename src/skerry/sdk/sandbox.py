@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from types import TracebackType
 from typing import Literal, Self
 
 import anyio
 
 from skerry.core import registry
-from skerry.core.errors import SkerryError, Unsupported
-from skerry.core.models import CodeResult, Event, ExecResult, SandboxInfo, SandboxSpec, State, Usage
+from skerry.core.errors import SandboxStopped, SkerryError, Unsupported
+from skerry.core.models import CodeResult, Event, ExecResult, SandboxInfo, SandboxSpec, SnapshotInfo, State, Usage
 from skerry.core.provider import Deadlines, Leases, Provider, Resizable
 from skerry.core.provider import Volumes as VolumeProvider
 from skerry.sdk import code as snippets
+from skerry.sdk import lifecycle
+from skerry.sdk.building import ProgressCallback
 from skerry.sdk.commands import BytesCallback, Command, SandboxPath, Stdin, TextCallback, build
+from skerry.sdk.copies import CopyOptions, SecretOptions, check_count, copy, copy_spec
 from skerry.sdk.env import AsyncEnv
 from skerry.sdk.events import EventCallback, EventLog, EventType
 from skerry.sdk.exec_stream import AsyncExecStream
@@ -24,15 +28,21 @@ from skerry.sdk.files import AsyncFiles
 from skerry.sdk.git import AsyncGit
 from skerry.sdk.health import TIMEOUT as CHECK_TIMEOUT
 from skerry.sdk.health import Checks, HealthReport, examine
+from skerry.sdk.images import ImageOption
 from skerry.sdk.instructions import Instructions, check_instructions, describe
 from skerry.sdk.link import Link
 from skerry.sdk.listing import SandboxPage, SandboxStatus, select, spec_of
 from skerry.sdk.log import log
-from skerry.sdk.options import ResourceOptions, VolumeOptions, build_spec, check_lifetime, check_limits
+from skerry.sdk.options import ResourceOptions, VolumeOptions, build_spec, check_idle, check_lifetime, check_limits
 from skerry.sdk.output import OUTPUT_LIMIT
 from skerry.sdk.ports import AsyncPorts
+from skerry.sdk.preparing import needs_preparation, prepare, serve
 from skerry.sdk.processes import AsyncProcesses
+from skerry.sdk.snapshots import AsyncSandboxSnapshots, LogCallback, SnapshotName, check_beginning, require_snapshots
+from skerry.sdk.snapshots import find as find_snapshot
+from skerry.sdk.sources import SourceOption, check_source
 from skerry.sdk.states import wait_for_state
+from skerry.sdk.templates import TemplateOption, based_on, resolve_template
 from skerry.sdk.terminals import COLS, ROWS, AsyncTerminals
 from skerry.sdk.usage import measure
 from skerry.wire import Life, LifeReply
@@ -42,6 +52,23 @@ DESTROY_GUARD = 600.0
 """A sandbox may hold hundreds of thousands of files on a slow disk; its processes are gone long before them."""
 
 
+class AsyncForkResult:
+    """What became of one copy of a `fork`."""
+
+    def __init__(self, sandbox: AsyncSandbox | None, error: SkerryError | None = None) -> None:
+        self._sandbox, self._error = sandbox, error
+
+    @property
+    def sandbox(self) -> AsyncSandbox | None:
+        """The copy; None when it could not be made."""
+        return self._sandbox
+
+    @property
+    def error(self) -> SkerryError | None:
+        """Why it could not be made; None when it was."""
+        return self._error
+
+
 class AsyncSandbox:
     """An isolated environment to run commands in. Made by `create`, `connect`, `get` or `find`.
 
@@ -49,20 +76,24 @@ class AsyncSandbox:
     Without, it lives until `destroy` or the end of its lifetime. May be used from several tasks and event loops.
     """
 
-    def __init__(self, provider: Provider, info: SandboxInfo, spec: SandboxSpec | None = None) -> None:
+    def __init__(
+        self, provider: Provider, info: SandboxInfo, spec: SandboxSpec | None = None, *, auto_start: bool = True
+    ) -> None:
         self._provider = provider
         self._info = info
         self._spec = spec
         self._log = EventLog(provider, info.id)
-        self._link = Link(provider, info.id, on_event=self._log.add)
+        self._link = Link(provider, info.id, auto_start=auto_start, on_event=self._log.add)
         self._files = AsyncFiles(self._link)
         self._processes = AsyncProcesses(self._link)
         self._terminals = AsyncTerminals(self._link)
         self._env = AsyncEnv(self._link)
         self._ports = AsyncPorts(self._link)
         self._git = AsyncGit(self._link)
+        self._snapshots = AsyncSandboxSnapshots(provider, info.id, self._restored)
         self._instructions: Instructions | None = None
-        self._leased = self._kept = False
+        self._kept = False
+        self._link.on_start = self._serve
 
     @classmethod
     async def create(
@@ -70,27 +101,28 @@ class AsyncSandbox:
         provider: str | Provider = "local",
         *,
         name: str | None = None,
-        template: str | None = None,
-        image: object = None,
-        snapshot: object = None,
-        source: object = None,
-        language: object = None,
-        runtime: object = None,
+        template: TemplateOption | None = None,
+        image: ImageOption | None = None,
+        snapshot: SnapshotName | None = None,
+        restore_from: SnapshotName | None = None,
+        source: SourceOption | None = None,
+        language: str | None = None,
+        runtime: str | None = None,
         env: Mapping[str, str] | None = None,
         metadata: Mapping[str, str] | None = None,
         timeout: float | None = None,
-        idle_timeout: object = None,
+        idle_timeout: float | None = None,
         purpose: str = "development",
-        auto_stop: object = None,
-        auto_archive: object = None,
-        auto_delete: object = None,
-        keep_alive: object = None,
+        auto_stop: float | None = None,
+        auto_archive: float | None = None,
+        auto_delete: float | None = None,
+        keep_alive: bool | None = None,
         instructions: Instructions | None = None,
         resources: ResourceOptions | None = None,
         volumes: VolumeOptions | None = None,
         ports: object = None,
         network: str = "none",
-        secrets: object = None,
+        secrets: Mapping[str, str] | None = None,
         user: str | None = None,
         workdir: SandboxPath | None = None,
         labels: Mapping[str, str] | None = None,
@@ -99,32 +131,57 @@ class AsyncSandbox:
         target: object = None,
         options: object = None,
         isolation: str | None = None,
+        auto_start: bool = True,
         on_event: EventCallback | None = None,
+        build: bool = True,
+        on_log: TextCallback | None = None,
+        on_progress: ProgressCallback | None = None,
     ) -> Self:
         """Make a sandbox that is ready for commands.
 
-        `timeout` is its lifetime in seconds. With `idempotency_key` the same call again returns the same sandbox.
-        `on_event` gets every event from `created` on. `instructions` is what `instructions()` gives.
-        `volumes` are those that exist, by the path they are mounted at, or a list of `VolumeMount`.
+        `timeout` is its lifetime in seconds, counted while it runs. `auto_stop` (`idle_timeout` is the same),
+        `auto_archive` and `auto_delete` are seconds without work in it, all counted from the same moment, after which
+        it is stopped, archived, destroyed; `keep_alive=True` says that none of them is wanted. `secrets` are variables
+        as `env`, but of this sandbox alone: no copy of it has them. With `auto_start=False` a call on a sandbox that is
+        stopped or paused raises SandboxStopped instead of starting it. With `idempotency_key` the same call again
+        returns the same sandbox. `on_event` gets every event from `created` on. `instructions` is what
+        `instructions()` gives. `snapshot`, or `restore_from`, is what it begins with: its template, files, variables,
+        user and working directory are those. `volumes` are those that exist, by the path they are mounted at, or a
+        list of `VolumeMount`.
         Options typed `object` have no feature yet.
+
+        `template` (or `image`, or the `language` or `runtime` it is for) is what it begins with; `host` unless given.
+        One that is not built is built first, which can take minutes: `on_progress` gets each step, `on_log` what the
+        steps write, and with `build=False` it is refused. `source` fills the working directory.
 
         Raises:
             Unsupported: an option that this provider or this version cannot honour; `option` names it.
             InvalidArgument: an option that makes no sense.
             QuotaExceeded: more than the configured maximum.
             Conflict: the name is taken, or the idempotency key was used for something else.
+            SnapshotNotFound: there is no such snapshot.
             VolumeNotFound: there is no such volume.
             ProviderUnavailable: the provider cannot work here.
+            TemplateNotFound: there is no such template; the hint has the nearest.
+            TemplateBuildFailed: a step of the template or of the source failed.
         """
         started = time.perf_counter()
         check_instructions(instructions)
+        origin = check_source(source, network)
         spec = build_spec(
             name=name,
-            template=template,
             env=env,
+            secrets=secrets,
             metadata=metadata,
             labels=labels,
             timeout=timeout,
+            idle=check_idle(
+                auto_stop=auto_stop,
+                idle_timeout=idle_timeout,
+                auto_archive=auto_archive,
+                auto_delete=auto_delete,
+                keep_alive=keep_alive,
+            ),
             purpose=purpose,
             resources=resources,
             volumes=volumes,
@@ -134,28 +191,38 @@ class AsyncSandbox:
             idempotency_key=idempotency_key,
             isolation=isolation,
             unsupported={
-                "image": image,
-                "snapshot": snapshot,
-                "source": source,
-                "language": language,
-                "runtime": runtime,
-                "idle_timeout": idle_timeout,
-                "auto_stop": auto_stop,
-                "auto_archive": auto_archive,
-                "auto_delete": auto_delete,
-                "keep_alive": keep_alive,
                 "ports": ports,
-                "secrets": secrets,
                 "region": region,
                 "target": target,
                 "options": options,
             },
         )
         chosen = registry.provider(provider)
+        if (begin := check_beginning(snapshot, restore_from, template or image or language or runtime)) is not None:
+            found = await find_snapshot(require_snapshots(chosen, "snapshot"), begin)
+            spec = dataclasses.replace(spec, snapshot=found.id)
         if spec.volumes and not isinstance(chosen, VolumeProvider):
             raise Unsupported(f"the provider {chosen.name!r} has no volumes", option="volumes")
+        lifecycle.check_inactivity(chosen, spec)
+        built = await resolve_template(
+            chosen,
+            template=template,
+            image=image,
+            language=language,
+            runtime=runtime,
+            build=build,
+            on_log=on_log,
+            on_progress=on_progress,
+        )
+        if built is not None:
+            spec = based_on(spec, built)
+        if needs_preparation(built, origin):
+            spec = dataclasses.replace(spec, leased=isinstance(chosen, Leases))
         info = await chosen.create(spec)
-        sandbox = cls(chosen, info, spec)
+        sandbox = cls(chosen, info, spec, auto_start=auto_start)
+        await prepare(sandbox, built, origin, on_log)
+        if spec.snapshot is not None:
+            await sandbox._serve()
         sandbox._instructions = instructions
         log.info("created %s", info.id, extra=sandbox._link.fields("create", started))
         if on_event is not None:
@@ -163,26 +230,29 @@ class AsyncSandbox:
         return sandbox
 
     @classmethod
-    async def connect(cls, id_or_name: str, *, provider: str | Provider = "local") -> Self:
-        """A sandbox that exists, with its connection open.
+    async def connect(cls, id_or_name: str, *, provider: str | Provider = "local", auto_start: bool = True) -> Self:
+        """A sandbox that exists, with its connection open; one that is stopped or paused is started.
 
         Raises SandboxNotFound, SandboxStopped, SandboxFailed, ConnectionLost.
         """
-        sandbox = await cls.find(id_or_name, provider=provider)
+        sandbox = await cls.find(id_or_name, provider=provider, auto_start=auto_start)
         await sandbox.reconnect()
         return sandbox
 
     @classmethod
-    async def get(cls, id: str, *, provider: str | Provider = "local") -> Self:
-        """The sandbox with that id; the connection is opened when it is needed. Raises SandboxNotFound."""
+    async def get(cls, id: str, *, provider: str | Provider = "local", auto_start: bool = True) -> Self:
+        """The sandbox with that id; the connection is opened, and it is started, when it is needed.
+
+        Raises SandboxNotFound.
+        """
         chosen = registry.provider(provider)
-        return cls(chosen, await chosen.get(id))
+        return cls(chosen, await chosen.get(id), auto_start=auto_start)
 
     @classmethod
-    async def find(cls, id_or_name: str, *, provider: str | Provider = "local") -> Self:
+    async def find(cls, id_or_name: str, *, provider: str | Provider = "local", auto_start: bool = True) -> Self:
         """The sandbox with that id or name, as `get`. Raises SandboxNotFound."""
         chosen = registry.provider(provider)
-        return cls(chosen, await chosen.find(id_or_name))
+        return cls(chosen, await chosen.find(id_or_name), auto_start=auto_start)
 
     @classmethod
     async def list(
@@ -203,14 +273,13 @@ class AsyncSandbox:
         return select(everything, state=state, metadata=metadata, labels=labels, limit=limit, cursor=cursor)
 
     async def __aenter__(self) -> Self:
-        if isinstance(self._provider, Leases):
-            try:
-                await self._provider.record_lease(self.id)
-                await self._link.request(Life(lease=1), LifeReply)
-                self._leased = True
-            except BaseException:
-                await self.__aexit__(None, None, None)
-                raise
+        try:
+            await self._lease()
+        except SandboxStopped:
+            raise  # it was not to be started: nothing has begun that could be left behind
+        except BaseException:
+            await self.__aexit__(None, None, None)
+            raise
         return self
 
     async def __aexit__(
@@ -224,18 +293,137 @@ class AsyncSandbox:
 
         Raises SandboxNotFound, ConnectionLost.
         """
-        if self._leased and isinstance(self._provider, Leases):
+        if self._link.leased:
+            await self._release()
+        self._kept = True
+
+    async def _lease(self) -> None:
+        """Tie it to this process, where the provider can."""
+        if isinstance(self._provider, Leases):
+            await self._link.session()  # starts it
+            await self._provider.record_lease(self.id)
+            await self._link.request(Life(lease=1), LifeReply)
+            self._link.leased = True
+
+    async def _release(self) -> None:
+        if isinstance(self._provider, Leases):
             # In this order a crash in between ends the sandbox: it is never left with nobody to end it.
             await self._link.request(Life(lease=0), LifeReply)
             await self._provider.record_lease(self.id, held=False)
-        self._leased, self._kept = False, True
+        self._link.leased = False
 
-    async def destroy(self) -> None:
-        """End the sandbox and remove everything of it. One that is gone is no error."""
+    async def stop(self, *, timeout: float = 10.0) -> SandboxInfo:
+        """End what runs in it and keep its files and variables; it costs no memory and does not age until `start`.
+
+        Processes are asked to end (SIGTERM; terminals are hung up) and killed after `timeout` seconds.
+
+        Raises SandboxNotFound, Conflict for one that has failed, Unsupported where the provider cannot.
+        """
+        began = time.perf_counter()
+        self._info = await lifecycle.stop(self._link, self._ports, timeout)
+        return self._changed("stop", began)
+
+    async def start(self) -> SandboxInfo:
+        """Start one that is stopped or archived, with its files, variables and full lifetime; resume a paused one.
+
+        Any call that needs it running does the same, unless `auto_start=False`. Running: no error.
+
+        Raises SandboxNotFound, SandboxFailed, Unsupported; Corrupted where its files are missing.
+        """
+        began = time.perf_counter()
+        self._info = await lifecycle.start(self._link)
+        await self._serve()
+        return self._changed("start", began)
+
+    async def restart(
+        self,
+        *,
+        env: Mapping[str, str] | None = None,
+        resources: ResourceOptions | None = None,
+        template: str | None = None,
+        timeout: float = 10.0,
+    ) -> SandboxInfo:
+        """Stop it and start it, with other limits, another template, or variables over those it has.
+
+        What cannot be honoured is refused before it is stopped. A new template changes what is below the files that
+        were written; these stay. `timeout` as for `stop`.
+
+        Raises SandboxNotFound, Unsupported, QuotaExceeded, InvalidArgument, TemplateNotFound; Conflict for one that has
+        failed, or for a new template where it was made from a snapshot.
+        """
+        began = time.perf_counter()
+        self._info = await lifecycle.restart(
+            self._link, self._ports, timeout, env=env, resources=resources, template=template
+        )
+        await self._serve()
+        return self._changed("restart", began)
+
+    async def pause(self) -> SandboxInfo:
+        """Freeze its processes in memory, with their connections, until `resume`. Its lifetime goes on.
+
+        Raises SandboxNotFound, Conflict for one that does not run, Unsupported where the provider cannot.
+        """
+        began = time.perf_counter()
+        self._info = await lifecycle.pause(self._link)
+        return self._changed("pause", began)
+
+    async def resume(self) -> SandboxInfo:
+        """Let its processes go on. Raises SandboxNotFound, Conflict for one that is not paused, Unsupported."""
+        began = time.perf_counter()
+        self._info = await lifecycle.resume(self._link)
+        return self._changed("resume", began)
+
+    async def reset(self, *, hard: bool = False) -> SandboxInfo:
+        """Kill its processes and forget changed variables; `hard`: forget its files too. It runs afterwards.
+
+        Files are then what they were at its creation. It is made sure that nothing of before is left; volumes stay.
+
+        Raises SandboxNotFound, Conflict, Unsupported where the provider cannot.
+        """
+        began = time.perf_counter()
+        self._info = await lifecycle.reset(self._link, self._ports, hard=hard)
+        await self._serve()
+        return self._changed("reset", began)
+
+    async def recover(self) -> SandboxInfo:
+        """Start one that has failed, with the files it had.
+
+        Raises SandboxNotFound, Conflict if it has not failed, Corrupted where its files are missing, Unsupported.
+        """
+        began = time.perf_counter()
+        self._info = await lifecycle.recover(self._link, self._ports)
+        await self._serve()
+        return self._changed("recover", began)
+
+    async def _serve(self) -> None:
+        """Start what its template runs in the background, unless somebody has since it was started."""
+        await serve(self, self._info)
+
+    def _changed(self, op: str, began: float) -> SandboxInfo:
+        log.info("%s %s: %s", op, self.id, self._info.state, extra=self._link.fields(op, began))
+        return self._info
+
+    async def destroy(self, *, graceful: bool = False, timeout: float = 30.0) -> None:
+        """End the sandbox and remove everything of it. One that is gone is no error.
+
+        `graceful`: its processes are asked to end and have `timeout` seconds for it, as with `stop`.
+
+        Raises Unsupported for `graceful` where the provider cannot.
+        """
+
+        async def end() -> None:
+            if graceful:
+                await lifecycle.end(self._link, timeout)
+            await self._provider.destroy(self.id)
+
+        await self._end(end)
+
+    async def _end(self, end: Callable[[], Awaitable[None]]) -> None:
+        """End it by what `end` does."""
         started = time.perf_counter()
         self._link.destroyed = True
         try:
-            await self._provider.destroy(self.id)
+            await end()
         except BaseException:
             self._link.destroyed = False
             raise
@@ -250,7 +438,7 @@ class AsyncSandbox:
 
         One entered by `async with` is tied to the connection and ends with it: it is destroyed.
         """
-        if self._leased:
+        if self._link.leased:
             await self.destroy()
         else:
             self._log.stop()
@@ -311,6 +499,94 @@ class AsyncSandbox:
     def git(self) -> AsyncGit:
         """Its repositories."""
         return self._git
+
+    @property
+    def snapshots(self) -> AsyncSandboxSnapshots:
+        """Its snapshots."""
+        return self._snapshots
+
+    async def save_state(self, name: str | None = None) -> SnapshotInfo:
+        """Take a snapshot, as `snapshots.create` does; `create(restore_from=…)` goes on from it."""
+        return await self._snapshots.create(name)
+
+    async def clone(
+        self,
+        *,
+        name: str | None = None,
+        env: Mapping[str, str] | None = None,
+        resources: ResourceOptions | None = None,
+        metadata: Mapping[str, str] | None = None,
+        labels: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        secrets: SecretOptions = False,
+        on_log: LogCallback | None = None,
+    ) -> AsyncSandbox:
+        """A running copy of it: its files and variables as they are now, and the same volumes; it goes on itself.
+
+        What is given is different in the copy; `env` is set over what it has. Processes are not copied, and neither
+        are secrets, unless `secrets` is true or gives others.
+
+        Raises as `create` does; Conflict also for one that is archived; DiskFull.
+        """
+        options = CopyOptions(
+            name=name,
+            env=env,
+            resources=resources,
+            metadata=metadata,
+            labels=labels,
+            timeout=timeout,
+            secrets=secrets,
+        )
+        [result] = await self._copy(1, options, on_log)
+        if result.error is not None:
+            raise result.error
+        assert result.sandbox is not None
+        return result.sandbox
+
+    async def fork(
+        self,
+        n: int,
+        *,
+        env: Mapping[str, str] | None = None,
+        resources: ResourceOptions | None = None,
+        metadata: Mapping[str, str] | None = None,
+        labels: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        secrets: SecretOptions = False,
+        on_log: LogCallback | None = None,
+    ) -> tuple[AsyncForkResult, ...]:
+        """`n` running copies of it, all of the same moment, as `clone` makes them; for each the copy or its error.
+
+        Raises InvalidArgument, Unsupported, Conflict, DiskFull, SandboxNotFound: then there is no copy.
+        """
+        options = CopyOptions(
+            env=env, resources=resources, metadata=metadata, labels=labels, timeout=timeout, secrets=secrets
+        )
+        return await self._copy(n, options, on_log)
+
+    async def _copy(self, n: int, options: CopyOptions, on_log: LogCallback | None) -> tuple[AsyncForkResult, ...]:
+        spec = copy_spec(await self.info(), self.config, options)
+        made = await copy(self._provider, self.id, [spec] * check_count(n), on_log)
+        known = dataclasses.replace(spec, secrets_of=None)
+        results = tuple(
+            AsyncForkResult(None, result)
+            if isinstance(result, SkerryError)
+            else AsyncForkResult(type(self)(self._provider, result, known))
+            for result in made
+        )
+        for result in results:
+            if result.sandbox is not None:
+                await result.sandbox._serve()
+        return results
+
+    async def _restored(self, info: SandboxInfo) -> None:
+        """Everything that ran in it is gone, its agent too."""
+        self._info = info
+        await self._ports._close()
+        await self._link.close()
+        if info.state is State.RUNNING:
+            await self._link.renew_lease()
+            await self._serve()
 
     async def info(self) -> SandboxInfo:
         """What the provider knows about it now. Raises SandboxNotFound."""
@@ -391,7 +667,7 @@ class AsyncSandbox:
             InvalidArgument: an option that makes no sense, before anything is sent.
             CommandNotFound: the program of a list is not there.
             ExecTimeout, OutOfMemory, CommandFailed: with `check=True`, unless it exited with 0.
-            ConnectionLost, SandboxNotFound, SandboxFailed: how it ended cannot be known.
+            ConnectionLost, SandboxNotFound, SandboxStopped, SandboxFailed: how it ended cannot be known.
         """
         request = build(
             command, cwd=cwd, env=env, timeout=timeout, user=user, sudo=sudo, stdin=stdin, output_limit=output_limit
@@ -443,7 +719,7 @@ class AsyncSandbox:
         Raises:
             InvalidArgument: an option that makes no sense, before anything is sent.
             CommandNotFound: the program of a list is not there.
-            ConnectionLost, SandboxNotFound, SandboxFailed: how it ended cannot be known.
+            ConnectionLost, SandboxNotFound, SandboxStopped, SandboxFailed: how it ended cannot be known.
         """
         request = build(
             command,

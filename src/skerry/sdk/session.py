@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from skerry.core.errors import ConnectionLost, Corrupted, InvalidArgument, SkerryError, Unauthenticated, agent_error
 from skerry.core.handshake import hello_frame, parse_hello
@@ -25,7 +25,8 @@ class Session:
     """Streams over one channel; belongs to the event loop it was made in.
 
     When the agent breaks the protocol every open stream ends with Corrupted, when the connection ends with
-    ConnectionLost. `on_end` is called once, with the reason.
+    ConnectionLost. `on_end` is called once, with the reason. `excused` says whether there is a reason for the agent to
+    be silent: its sandbox is paused.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class Session:
         ping_after: float = 15.0,
         lost_after: float = 30.0,
         on_end: Callable[[SkerryError], None] | None = None,
+        excused: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.hello: Hello | None = channel.greeting
@@ -42,7 +44,8 @@ class Session:
         """Why the session has ended; None while it lives."""
         self.closed = False
         """Whether it was ended from this side."""
-        self._on_end = on_end
+        self._on_end, self._excused = on_end, excused
+        self._asking: asyncio.Task[None] | None = None
         self._ping_after, self._lost_after = ping_after, lost_after
         self._streams: dict[int, Stream] = {}
         self._last_id = 0
@@ -167,6 +170,8 @@ class Session:
         for handle in (self._timer, self._flushing):
             if handle is not None:
                 handle.cancel()
+        if self._asking is not None and self._asking is not _current_task(self.loop):
+            self._asking.cancel()
         self._pipe.close()
         if self._on_end is not None:
             self._on_end(error)
@@ -271,9 +276,22 @@ class Session:
             if now >= wake and now - due > 1:
                 wake = now + self._lost_after - self._ping_after
             elif now >= wake:
-                self.end(ConnectionLost(f"the agent has not answered for {self._lost_after:g} s"))
+                self._asking = self.loop.create_task(self._give_up())
                 return
         self._timer = self.loop.call_at(wake, self._check_alive, wake)
+
+    async def _give_up(self) -> None:
+        """End the session, unless its agent is excused: then it is asked again later."""
+        if self._excused is not None and await self._excused():
+            self._pinged_at, self._heard_at = None, self.loop.time()
+            wake = self._heard_at + self._ping_after
+            self._timer = self.loop.call_at(wake, self._check_alive, wake)
+        else:
+            self.end(ConnectionLost(f"the agent has not answered for {self._lost_after:g} s"))
+
+
+def _current_task(loop: asyncio.AbstractEventLoop) -> asyncio.Task[None] | None:
+    return None if loop.is_closed() else asyncio.current_task(loop)
 
 
 def _failure(payload: bytes) -> SkerryError:

@@ -165,7 +165,7 @@ class AsyncTerminalStream:
         return await self._attach()
 
     async def _attach(self) -> Running:
-        session = await self._link.session()
+        session = await self._link.session(start=False)
         former, view = self._running, self._view or self._taken_over
         # From here to where the stream is ours nothing may wait: a byte taken meanwhile would come twice.
         since = self._since if former is None or former.started is None or self._quiet else former.end(STDOUT)

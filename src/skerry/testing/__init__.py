@@ -27,6 +27,8 @@ from skerry.testing.cases.lifecycle import LifecycleConformance, ListingConforma
 from skerry.testing.cases.output import OutputConformance  # noqa: E402
 from skerry.testing.cases.ports import PortsConformance  # noqa: E402
 from skerry.testing.cases.processes import ProcessesConformance  # noqa: E402
+from skerry.testing.cases.snapshots import CopiesConformance, SnapshotsConformance  # noqa: E402
+from skerry.testing.cases.templates import TemplatesConformance  # noqa: E402
 from skerry.testing.cases.terminals import TerminalsConformance  # noqa: E402
 from skerry.testing.cases.timeouts import TimeoutsConformance  # noqa: E402
 from skerry.testing.cases.transfers import TransfersConformance  # noqa: E402
@@ -54,6 +56,9 @@ SUITES: tuple[type[Conformance], ...] = (
     DeadlinesConformance,
     LeasesConformance,
     ResizableConformance,
+    SnapshotsConformance,
+    CopiesConformance,
+    TemplatesConformance,
     VolumesConformance,
 )
 """Every class, in the order of the tables."""
@@ -72,6 +77,7 @@ __all__ = [
     "SUITES",
     "ClientsConformance",
     "Conformance",
+    "CopiesConformance",
     "DeadlinesConformance",
     "EnvConformance",
     "ExecConformance",
@@ -88,6 +94,8 @@ __all__ = [
     "ProcessesConformance",
     "ResizableConformance",
     "SearchConformance",
+    "SnapshotsConformance",
+    "TemplatesConformance",
     "TerminalsConformance",
     "TimeoutsConformance",
     "TransfersConformance",

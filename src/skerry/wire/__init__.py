@@ -50,6 +50,7 @@ from skerry.wire.frames import (
 )
 from skerry.wire.messages import (
     GENERATION,
+    LAST_WORDS_LIMIT,
     Attach,
     Attached,
     Boot,
@@ -62,6 +63,7 @@ from skerry.wire.messages import (
     Exit,
     Failure,
     Hello,
+    LastWords,
     Life,
     LifeReply,
     Notice,
@@ -76,6 +78,7 @@ from skerry.wire.messages import (
     Started,
     Stats,
     StatsReply,
+    parse_last_words,
 )
 
 __all__ = [
@@ -85,6 +88,7 @@ __all__ = [
     "GENERATION",
     "HEADER_SIZE",
     "INPUT_WINDOW",
+    "LAST_WORDS_LIMIT",
     "MAX_PAYLOAD",
     "Attach",
     "Attached",
@@ -110,6 +114,7 @@ __all__ = [
     "Hash",
     "HashReply",
     "Hello",
+    "LastWords",
     "Life",
     "LifeReply",
     "ListDir",
@@ -153,4 +158,5 @@ __all__ = [
     "iter_entries",
     "parse_credit",
     "parse_data",
+    "parse_last_words",
 ]

@@ -31,6 +31,7 @@ class Type(IntEnum):
     CLOSE = 0x06
     REPLY = 0x07
     ERROR = 0x08
+    WORDS = 0x0E
     BOOT = 0x0F
     START = 0x10
     ATTACH = 0x11

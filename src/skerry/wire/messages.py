@@ -6,9 +6,13 @@ from enum import IntFlag
 from typing import ClassVar
 
 from skerry.wire.codec import Message, message, tag
-from skerry.wire.frames import Type
+from skerry.wire.fields import FieldError
+from skerry.wire.frames import Decoder, FrameError, Type
 
 GENERATION = 1
+
+LAST_WORDS_LIMIT = 2 << 20
+"""The most of a file of last words that is worth reading: one frame fits well within."""
 
 
 class OpenFlags(IntFlag):
@@ -44,6 +48,7 @@ class Boot(Message):
     workdir: bytes = tag(3, default=b"/")
     user: str = tag(4, default="root")
     deadline_ms: int = tag(5, default=0)
+    idle_ms: int = tag(6, default=0)
 
 
 @message
@@ -185,6 +190,8 @@ class Life(Message):
     deadline_ms: int | None = tag(1, default=None)
     lease: int | None = tag(2, default=None)
     end: int | None = tag(3, default=None)
+    idle_ms: int | None = tag(4, default=None)
+    grace_ms: int | None = tag(5, default=None)
 
 
 @message
@@ -192,6 +199,44 @@ class LifeReply(Message):
     remaining_ms: int = tag(1)
     leased: int = tag(2)
     uptime_ms: int = tag(3)
+    idle_ms: int = tag(4, default=-1)
+    idle_for_ms: int = tag(5, default=0)
+
+
+@message
+class LastWords(Message):
+    """What an agent leaves in a file of the host when the sandbox ends in order."""
+
+    type: ClassVar[Type | None] = Type.WORDS
+    reason: str = tag(1)
+    at_ms: int = tag(2)
+    env_count: int | None = tag(3, default=None)
+    env: tuple[bytes, ...] = tag(4, default=())
+
+
+def parse_last_words(data: bytes) -> LastWords | None:
+    """What the file says; None for an empty one: the agent was killed.
+
+    The file is the sandbox's word, so anything but one whole frame with a known reason and an environment that is
+    complete or left out (`env_count` is None) raises FrameError or FieldError.
+    """
+    if not data:
+        return None
+    decoder = Decoder()
+    frames = list(decoder.feed(data[:LAST_WORDS_LIMIT]))
+    if len(frames) != 1 or decoder.pending or len(data) > LAST_WORDS_LIMIT:
+        raise FrameError("last words are one whole frame")
+    if frames[0].stream != 0 or frames[0].type != Type.WORDS:
+        raise FrameError("last words are a WORDS frame on stream 0")
+    words = LastWords.decode(frames[0].payload)
+    if words.reason not in ("deadline", "idle", "end", "lease"):
+        raise FieldError(f"an end for no known reason: {words.reason[:40]!r}")
+    if (words.env_count or 0) != len(words.env):
+        raise FieldError(f"{len(words.env)} variables instead of {words.env_count}")
+    for pair in words.env:
+        if pair.find(b"=") < 1 or b"\0" in pair:
+            raise FieldError("a variable that is not NAME=VALUE")
+    return words
 
 
 @message

@@ -84,7 +84,7 @@ def configuration(record: Record, root: Path, runtime: str) -> dict[str, object]
         "process": {
             "terminal": False,
             "user": {"uid": 0, "gid": 0},
-            "args": [AGENT, "3", "4", "5"],
+            "args": [AGENT, "3", "4", "5", "6"],
             "env": [],
             "cwd": "/",
             "capabilities": dict.fromkeys(("bounding", "effective", "permitted"), _CAPABILITIES),

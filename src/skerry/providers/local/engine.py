@@ -5,6 +5,7 @@ A sandbox's lock is held for every change of it. Its folder decides what it is:
     no record, lock free         who made or removed it died at it    swept
     pending, lock free           who changed it died at it            finished or undone: see `recovery`
     running, first process gone  its lifetime or its lease ended      swept
+                                 nothing was done in it for long      stopped; archived or swept when that is due
                                  otherwise                            failed: its files stay until it is destroyed
 """
 
@@ -17,9 +18,10 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
+from skerry.core import transitions
 from skerry.core.config import home, limits
 from skerry.core.errors import (
     Conflict,
@@ -34,20 +36,24 @@ from skerry.core.errors import (
     Unsupported,
 )
 from skerry.core.models import Event, Resources, SandboxInfo, SandboxSpec, State, Usage
-from skerry.providers.local import launch, network
+from skerry.providers.local import ending, launch, network
 from skerry.providers.local import record as records
 from skerry.providers.local.bases import Base, find_base
 from skerry.providers.local.cgroup import Cgroups
 from skerry.providers.local.host import ProcessId, boot_id, boottime, require_root, runtime
+from skerry.providers.local.lifecycle import Lifecycle
+from skerry.providers.local.limits import LEAST_DISK, check_limits, merge
 from skerry.providers.local.locks import FileLock
 from skerry.providers.local.record import Record
+from skerry.providers.local.restoring import Restoring, restoring_trees
+from skerry.providers.local.snapshots import Snapshots, snapshots_in
 from skerry.providers.local.storage import Storage, open_storage, release_lost_pools
 from skerry.providers.local.store import KeyTaken, Store, is_id, new_id
+from skerry.providers.local.templates import Templates
 from skerry.providers.local.volumes import Volumes
 
 KILL_TIMEOUT = 10.0
 KEPT_CONNECTIONS = 64
-LEAST_DISK = 1 << 20
 
 
 class Engine:
@@ -65,10 +71,18 @@ class Engine:
 
         Called with the lock held; the record returned is saved as no longer pending.
         """
+        self.archive_hook: Callable[[Record], Record] | None = None
+        """Archives a stopped sandbox whose `auto_archive` is due; lock held, saves the record it returns."""
+        self.unarchive_hook: Callable[[Record], Record] | None = None
+        """Makes an archived sandbox a stopped one that has its files; lock held, saves the record it returns."""
+        self.snapshots = Snapshots(self)
+        self.restoring = Restoring(self)
+        self.templates = Templates(self)
         self._cpu_seen: dict[str, tuple[float, float]] = {}
         self._connections: dict[str, launch.Started] = {}
-        """From making sandboxes: the first to dial one takes over its connection, which saves opening another."""
+        """From starting sandboxes: the first to dial one takes over its connection, which saves opening another."""
         weakref.finalize(self, _close, self._connections)
+        self.lifecycle = Lifecycle(self)
         self.volumes = Volumes(self)
 
     @property
@@ -99,8 +113,27 @@ class Engine:
         launch.check_binaries()
         self.prepare()
         granted = self.grant(spec)
-        record = self._new_record(spec, granted, which[0], find_base(self.store, spec.template))
-        self.volumes.check(spec, host=record.host)
+        if spec.secrets_of is not None:
+            theirs = self.store.read(spec.secrets_of).spec.secrets
+            spec = dataclasses.replace(spec, secrets={**theirs, **spec.secrets}, secrets_of=None)
+        with self._base(spec) as base:
+            _check_room(base, granted)
+            spec = dataclasses.replace(spec, template=base.template)
+            self.volumes.check(spec, host=base.host)
+            return self._create(spec, self._new_record(spec, granted, which[0], base))
+
+    @contextmanager
+    def _base(self, spec: SandboxSpec) -> Iterator[Base]:
+        """What it begins with, and that nobody removes meanwhile. Raises TemplateNotFound, SnapshotNotFound."""
+        if spec.snapshot is None:
+            # `host` is never removed: no lock slows down the making of its sandboxes
+            with self.templates.using() if spec.template != "host" else nullcontext():
+                yield find_base(self.store, spec.template)
+        else:
+            with self.snapshots.held(spec.snapshot) as kept:
+                yield self.snapshots.base(kept)
+
+    def _create(self, spec: SandboxSpec, record: Record) -> Record:
         while True:
             if spec.idempotency_key is not None and (known := self._known(spec)):
                 return known
@@ -134,7 +167,11 @@ class Engine:
             base_env=base.env,
             lowers=base.layers,
             host=base.host,
+            inherited=base.inherited,
+            seed=base.seed,
+            snapshot=base.snapshot,
             runtime=runtime,
+            lease=ProcessId.mine() if spec.leased else None,
         )
 
     # -- what every change of a sandbox is made of; the caller holds its lock
@@ -171,31 +208,58 @@ class Engine:
         )
 
     def make_upper(self, record: Record) -> None:
-        """An empty writable layer, unless there is one. Raises DiskFull, OSError."""
+        """The writable layer a sandbox begins with, unless there is one. Raises DiskFull, OSError."""
         upper = self.upper(record.id)
         if upper.exists():
             return
-        limit = record.limits.disk
-        self.storage.create(upper, None if limit is None else max(0, limit - record.inherited))
+        limit = upper_limit(record)
+        if record.seed is not None:
+            self.storage.copy(self.store.home / record.seed, upper, limit=limit)
+            return
+        self.storage.create(upper, limit)
         for name in ("u", "w"):
             (upper / name).mkdir(mode=0o755)
         upper.chmod(0o755)
 
     @contextmanager
     def changing(self, sandbox_id: str, operation: str, *allowed: State) -> Iterator[tuple[Record, FileLock]]:
-        """Hold the lock of a sandbox for a change that these states allow. Raises SandboxNotFound, Conflict."""
+        """Hold the lock of a sandbox for a change that its state allows: one of these, or of core.transitions.ALLOWED.
+
+        Raises SandboxNotFound, Conflict.
+        """
         self.prepare()
-        self._current(sandbox_id)  # finishes or undoes what somebody died at
+        self._check_id(sandbox_id)
         with self.store.lock(sandbox_id) as lock:
             record = self.store.read(sandbox_id)
-            if record.state not in allowed:
-                raise Conflict(f"cannot {operation} sandbox {sandbox_id}: it is {record.state}")
+            if not self._settled(record):  # finishes or undoes what somebody died at
+                self._sweep_locked(sandbox_id)
+                record = self.store.read(sandbox_id)
+            transitions.require(operation, sandbox_id, record.state, frozenset(allowed) or None)
             yield record, lock
+
+    @staticmethod
+    def require(operation: str, record: Record) -> None:
+        """Raises Conflict unless its state allows `operation`."""
+        transitions.require(operation, record.id, record.state)
+
+    @staticmethod
+    def advance(record: Record, state: State) -> Record:
+        """The record in a state that may follow its own."""
+        return dataclasses.replace(record, state=transitions.follow(record.state, state))
+
+    def finish(self, record: Record, state: State, *events: str) -> Record:
+        """What `begin` noted is complete."""
+        done = dataclasses.replace(self.advance(record, state), pending=None, pending_data={})
+        return self.save(done, *((event, time.time()) for event in events))
+
+    def log(self, record: Record, event: str, at: float | None = None) -> None:
+        """Note an event of a change that is not complete yet."""
+        records.log_events(self.store.directory(record.id), (event, time.time() if at is None else at))
 
     def begin(self, record: Record, pending: str, *, state: State | None = None, **data: str) -> Record:
         """Note what is about to be done, so that it can be finished or undone should we die at it."""
-        changed = dataclasses.replace(record, state=state or record.state, pending=pending, pending_data=data)
-        return self.save(changed)
+        changed = self.advance(record, state or record.state)
+        return self.save(dataclasses.replace(changed, pending=pending, pending_data=data))
 
     def save(self, record: Record, *events: tuple[str, float]) -> Record:
         """Write the record, and the events that led to it."""
@@ -216,22 +280,26 @@ class Engine:
         if record.slot is not None and network.attached(record.slot):
             network.detach(record.slot)
         self._cpu_seen.pop(record.id, None)
-        self._close_connection(record.id)
+        self.close_connection(record.id)
         launch.Layout(directory=self.store.directory(record.id)).clear()
-        return dataclasses.replace(self.store.release_slot(record), init=None, lease=None)
+        return dataclasses.replace(self.store.release_slot(record), init=None)
 
     def _keep(self, sandbox_id: str, started: launch.Started) -> None:
         self._connections[sandbox_id] = started
         if len(self._connections) > KEPT_CONNECTIONS and (oldest := next(iter(self._connections), None)):
-            self._close_connection(oldest)
+            self.close_connection(oldest)
 
     def take_connection(self, sandbox_id: str) -> launch.Started | None:
-        """The connection from making a sandbox; whoever takes it has it alone."""
-        return self._connections.pop(sandbox_id, None)
+        """The connection from starting a sandbox just now; whoever takes it has it alone."""
+        started = self._connections.pop(sandbox_id, None)
+        if started is not None and not started.fresh:
+            started.connection.close()
+            return None
+        return started
 
-    def _close_connection(self, sandbox_id: str) -> None:
-        started = self.take_connection(sandbox_id)
-        if started is not None:
+    def close_connection(self, sandbox_id: str) -> None:
+        """Whoever dials it next opens a connection of its own."""
+        if started := self._connections.pop(sandbox_id, None):
             started.connection.close()
 
     def close_connections(self) -> None:
@@ -249,6 +317,8 @@ class Engine:
             raise Unsupported(f"the isolation level {spec.isolation!r} is not available here", option="isolation")
         if spec.network == "open":
             network.require()
+        if spec.auto_archive is not None and self.archive_hook is None:
+            raise Unsupported("this version cannot archive sandboxes", option="auto_archive")
         granted = Resources(
             cpu=asked.cpu if asked.cpu is not None else min(allowed.cpu, allowed.max_cpu),
             memory=asked.memory if asked.memory is not None else min(allowed.memory, allowed.max_memory),
@@ -301,8 +371,7 @@ class Engine:
 
     def _current(self, sandbox_id: str) -> Record:
         """The record as it is now: a dead sandbox is swept or found failed. Raises SandboxNotFound, Corrupted."""
-        if not sandbox_id.startswith("sb-") or "/" in sandbox_id:
-            raise SandboxNotFound(f"there is no sandbox {sandbox_id!r}")
+        self._check_id(sandbox_id)
         record = self.store.read(sandbox_id)
         if not self._settled(record):
             self._sweep_one(sandbox_id)
@@ -310,9 +379,14 @@ class Engine:
         return record
 
     @staticmethod
+    def _check_id(sandbox_id: str) -> None:
+        if not sandbox_id.startswith("sb-") or "/" in sandbox_id:
+            raise SandboxNotFound(f"there is no sandbox {sandbox_id!r}")
+
+    @staticmethod
     def _settled(record: Record) -> bool:
-        """Whether it is what its record says, and nothing is due."""
-        if record.pending is not None or record.expired() or record.abandoned():
+        """Whether it is what its record says, and its end is not due."""
+        if record.pending is not None or record.expired() or record.abandoned() or ending.delete_due(record):
             return False
         return record.alive or record.state not in (State.RUNNING, State.PAUSED)
 
@@ -322,7 +396,9 @@ class Engine:
         if record.state is State.FAILED:
             raise SandboxFailed(f"sandbox {sandbox_id} has failed: {record.reason}")
         if record.state is not State.RUNNING:
-            raise SandboxStopped(f"sandbox {sandbox_id} is {record.state}")
+            because = f": {record.reason}" if record.reason else ""
+            hint = "resume it" if record.state is State.PAUSED else None
+            raise SandboxStopped(f"sandbox {sandbox_id} is {record.state}{because}", hint=hint)
         return record
 
     def socket(self, sandbox_id: str) -> Path:
@@ -360,10 +436,8 @@ class Engine:
 
     def _update(self, sandbox_id: str, **changes: object) -> Record:
         self.running(sandbox_id)
-        with self.store.lock(sandbox_id):
-            record = dataclasses.replace(self.store.read(sandbox_id), **changes)  # type: ignore[arg-type]
-            records.write(self.store.directory(sandbox_id), record)
-        return record
+        with self.changing(sandbox_id, "change") as (record, _):
+            return self.save(dataclasses.replace(record, **changes))  # type: ignore[arg-type]
 
     def record_deadline(self, sandbox_id: str, seconds: float) -> SandboxInfo:
         if seconds > limits().max_lifetime:
@@ -375,19 +449,22 @@ class Engine:
         self._update(sandbox_id, lease=ProcessId.mine() if held else None)
 
     def set_limits(self, sandbox_id: str, wanted: Resources) -> SandboxInfo:
+        self.check_resources(wanted)
+        self.running(sandbox_id)
+        with self.changing(sandbox_id, "change") as (record, _):
+            self.cgroups.set_limits(sandbox_id, wanted)
+            if wanted.disk is not None:
+                self.storage.set_limit(self.upper(sandbox_id), max(0, wanted.disk - record.inherited))
+            return self.save(dataclasses.replace(record, limits=merge(record.limits, wanted))).info()
+
+    def check_resources(self, wanted: Resources) -> None:
+        """Whether a sandbox that exists can get these limits. Raises Unsupported, QuotaExceeded."""
         if wanted.gpu is not None:
             raise Unsupported("the local provider has no GPUs", option="gpu")
         if wanted.disk is not None:
             self.storage.require_limits("disk")
         check_limits(wanted)
         self.cgroups.require(wanted)
-        self.running(sandbox_id)
-        with self.store.lock(sandbox_id):
-            record = self.store.read(sandbox_id)
-            self.cgroups.set_limits(sandbox_id, wanted)
-            if wanted.disk is not None:
-                self.storage.set_limit(self.upper(sandbox_id), max(0, wanted.disk - record.inherited))
-            return self.save(dataclasses.replace(record, limits=merge(record.limits, wanted))).info()
 
     # -- end
 
@@ -395,6 +472,9 @@ class Engine:
         """End it and remove everything of it; one that is not there is no error."""
         self.prepare()
         try:
+            before = self._read_or_guess(sandbox_id)
+            if before.state is State.STOPPING and before.init is not None:
+                before.init.signal_kill()  # whoever waits for it to end by itself need not any more
             with self.store.lock(sandbox_id):
                 self._tear_down(self._read_or_guess(sandbox_id))
         except SandboxNotFound:
@@ -433,10 +513,13 @@ class Engine:
         self.halt(record)
         # Without its storage a sandbox goes all the same; its files are found by the sweep when the storage is back.
         with contextlib.suppress(ProviderUnavailable, Corrupted, OSError):
-            self.storage.remove(self.upper(record.id))
+            for tree in (self.upper(record.id), *restoring_trees(self.upper(record.id))):
+                self.storage.remove(tree)
         self.store.forget(record)
-        if record.spec.volumes:
-            with contextlib.suppress(ProviderUnavailable, Corrupted, OSError):
+        with contextlib.suppress(ProviderUnavailable, Corrupted, OSError):
+            if used := snapshots_in((*record.lowers, *((record.seed,) if record.seed else ()))):
+                self.snapshots.let_go(used)
+            if record.spec.volumes:
                 self.volumes.sweep()
 
     def settle(self, sandbox_id: str) -> None:
@@ -459,7 +542,9 @@ class Engine:
             # a folder comes before its upper and goes after it
             if is_id(upper.name) and not self.store.directory(upper.name).exists():
                 self.storage.remove(upper)
+        self.snapshots.sweep()
         self.volumes.sweep()
+        self.templates.sweep()
         self.storage.sweep()
 
     def _sweep_homeless(self) -> None:
@@ -471,7 +556,7 @@ class Engine:
                     link.unlink(missing_ok=True)
 
     def _sweep_one(self, sandbox_id: str) -> bool:
-        """Sweep a sandbox whose end has come, or note that it failed; whether it was removed."""
+        """Sweep a sandbox whose end has come, or note what became of it; whether it was removed."""
         try:
             lock = self.store.lock(sandbox_id)
         except SandboxNotFound:
@@ -496,15 +581,28 @@ class Engine:
         if record.expired() or record.abandoned():
             self._tear_down(record)
             return True
+        if record.pending is None and record.state in (State.RUNNING, State.PAUSED) and not record.alive:
+            record = self._note_end(record)
         if record.pending is not None:
             record = self.recovery[record.pending](record)
-            self.save(dataclasses.replace(record, pending=None, pending_data={}))
-            return False
-        if record.state in (State.RUNNING, State.PAUSED) and not record.alive:
-            failed = dataclasses.replace(record, state=State.FAILED, reason="its first process was killed")
-            self.save(failed, ("error", time.time()))
-            self.save(self.halt(failed))
+            record = self.finish(record, record.state)
+        if ending.delete_due(record):
+            self._tear_down(record)
+            return True
+        if self.archive_hook is not None and ending.archive_due(record):
+            self.archive_hook(record)
         return False
+
+    def _note_end(self, record: Record) -> Record:
+        """Its first process is gone, and it was not asked for: stopped for inactivity, or failed."""
+        words = ending.read_words(launch.Layout(directory=self.store.directory(record.id)).words)
+        if ending.inactive(record, words):
+            return self.begin(record, "stop", state=State.STOPPING)
+        failed = dataclasses.replace(
+            self.advance(record, State.FAILED), reason="its first process was killed", lease=None
+        )
+        self.save(failed, ("error", time.time()))
+        return self.save(self.halt(failed))
 
 
 def _close(connections: dict[str, launch.Started]) -> None:
@@ -512,25 +610,14 @@ def _close(connections: dict[str, launch.Started]) -> None:
         connections.popitem()[1].connection.close()
 
 
-def merge(old: Resources, new: Resources) -> Resources:
-    """`old` with what `new` says."""
-    given = {name: value for name, value in dataclasses.asdict(new).items() if value is not None}
-    return dataclasses.replace(old, **given)
+def upper_limit(record: Record) -> int | None:
+    """The most its own layer may hold."""
+    return None if record.limits.disk is None else max(0, record.limits.disk - record.inherited)
 
 
-def check_limits(wanted: Resources) -> None:
-    """Raises QuotaExceeded for more than the configured maximum, InvalidArgument for less than works."""
-    allowed = limits()
-    for name, value, maximum in (
-        ("cpu", wanted.cpu, allowed.max_cpu),
-        ("memory", wanted.memory, allowed.max_memory),
-        ("disk", wanted.disk, allowed.max_disk),
-        ("pids", wanted.pids, allowed.max_pids),
-    ):
-        if value is not None and value > maximum:
-            raise QuotaExceeded(
-                f"{name} {value:g} is above the maximum of {maximum:g}",
-                hint=f"ask for less, or raise it with SKERRY_MAX_{name.upper()}",
-            )
-    if wanted.disk is not None and wanted.disk < LEAST_DISK:
-        raise InvalidArgument(f"disk {wanted.disk} is below {LEAST_DISK}, which an empty sandbox needs")
+def _check_room(base: Base, granted: Resources) -> None:
+    if granted.disk is not None and base.holds + LEAST_DISK > granted.disk:
+        raise QuotaExceeded(
+            f"the snapshot holds {base.holds} bytes, which leaves no room under a disk limit of {granted.disk}",
+            hint="ask for a larger disk",
+        )

@@ -11,7 +11,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from skerry.core.handshake import hello_frame, parse_hello
 from skerry.providers.local import hostlayer
 from skerry.providers.local.bundle import binds, configuration, open_file_limit
 from skerry.providers.local.cgroup import Cgroups
+from skerry.providers.local.ending import idle_limit
 from skerry.providers.local.host import ProcessId, binary
 from skerry.providers.local.locks import FileLock
 from skerry.providers.local.record import Record, variables
@@ -58,6 +59,11 @@ class Layout:
     @property
     def log(self) -> Path:
         return self.directory / "launch.log"
+
+    @property
+    def words(self) -> Path:
+        """The agent's last words; not cleared with the rest, since they say why it ended."""
+        return self.directory / "words"
 
     @property
     def pid_file(self) -> Path:
@@ -125,6 +131,12 @@ class Started:
     init: ProcessId
     connection: socket.socket
     greeting: Hello
+    at: float = field(default_factory=time.monotonic)
+
+    @property
+    def fresh(self) -> bool:
+        """Whether nobody can have stopped or frozen it meanwhile, but for a bad chance."""
+        return time.monotonic() - self.at < 1.0
 
 
 def start(
@@ -159,12 +171,13 @@ def _launch(
     """Start the launcher, exchange greetings with the agent over `client`, and see the runtime end well."""
     layout = Layout(directory=directory)
     boot = os.memfd_create("boot", os.MFD_CLOEXEC)
+    words = os.open(layout.words, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     ready, go = os.pipe2(os.O_CLOEXEC)
     try:
         with address(layout.socket) as name, socket.socket(socket.AF_UNIX) as listener:
             listener.bind(name)
             listener.listen(128)
-            inherited = {listener.fileno(): 3, boot: 4, ready: _GO_FD, lock.fileno(): _LOCK_FD}
+            inherited = {listener.fileno(): 3, boot: 4, words: 6, ready: _GO_FD, lock.fileno(): _LOCK_FD}
             launcher = _spawn(_arguments(record, layout, disk, runtime, cgroups), inherited)
             try:
                 # Meanwhile the launcher makes the namespaces.
@@ -179,7 +192,7 @@ def _launch(
                 _reap(launcher, kill=True)
                 raise
     finally:
-        for fd in (boot, ready, go):
+        for fd in (boot, words, ready, go):
             os.close(fd)
     if _reap(launcher) != 0:
         raise _not_started(layout)
@@ -204,6 +217,7 @@ def _prepare(record: Record, layout: Layout, disk: Disk, runtime: tuple[str, str
 def _boot_frame(record: Record) -> bytes:
     """The agent's first message; it travels in memory: env and token are neither on disk nor in a command line."""
     env = {**hostlayer.environment(), **variables(record)}
+    idle = idle_limit(record.spec)
     assert record.deadline is not None
     boot = Boot(
         token=bytes.fromhex(record.token),
@@ -211,6 +225,7 @@ def _boot_frame(record: Record) -> bytes:
         workdir=record.workdir.encode("utf-8", "surrogateescape"),
         user=record.user,
         deadline_ms=max(1, int((record.deadline - time.clock_gettime(time.CLOCK_BOOTTIME)) * 1000)),
+        idle_ms=0 if idle is None else max(1, round(idle * 1000)),
     )
     return encode_frame(0, Type.BOOT, boot.encode())
 
@@ -244,7 +259,7 @@ def _arguments(record: Record, layout: Layout, disk: Disk, runtime: tuple[str, s
     options = ["--root", str(state), "--log", str(layout.log)]
     if kind == "crun":
         options.append("--cgroup-manager=disabled")
-    run = ["run", "-d", "--preserve-fds", "3", "--pid-file", str(layout.pid_file), "-b", str(layout.bundle), record.id]
+    run = ["run", "-d", "--preserve-fds", "4", "--pid-file", str(layout.pid_file), "-b", str(layout.bundle), record.id]
     bound = f"{ROOT}{path}" if kind == "crun" and record.host and path.startswith("/usr/") else path
     return [*launcher, bound, *options, *run]
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import ParamSpec, TypeVar
 
@@ -13,9 +14,32 @@ import anyio
 from anyio.abc import UNIXSocketStream
 
 from skerry.core.errors import ConnectionLost, Unsupported
-from skerry.core.models import Event, Resources, SandboxInfo, SandboxSpec, Usage, VolumeInfo
-from skerry.core.provider import AGENT_PORT, Channel, Deadlines, Leases, Provider, Resizable, Volumes
+from skerry.core.models import (
+    BuiltTemplate,
+    Changes,
+    Event,
+    Resources,
+    SandboxInfo,
+    SandboxSpec,
+    SnapshotInfo,
+    Usage,
+    VolumeInfo,
+)
+from skerry.core.provider import (
+    AGENT_PORT,
+    Channel,
+    Deadlines,
+    Leases,
+    Pausable,
+    Provider,
+    Resizable,
+    Snapshots,
+    Stoppable,
+    Templates,
+    Volumes,
+)
 from skerry.providers.local.engine import Engine
+from skerry.providers.local.kept import Kept
 from skerry.providers.local.launch import address
 from skerry.providers.local.record import Record
 
@@ -23,15 +47,17 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class LocalProvider(Provider, Deadlines, Leases, Resizable, Volumes):
+BUILD_POLL = 0.2
+"""How often one who waits for another's build looks; flock has no wait that can be given up."""
+
+
+class LocalProvider(Provider, Deadlines, Leases, Resizable, Stoppable, Pausable, Snapshots, Volumes, Templates):
     """Sandboxes on this Linux machine, each in namespaces of its own under crun or runc."""
 
     name = "local"
 
     def __init__(self, engine: Engine | None = None) -> None:
         self.engine = engine or Engine()
-        self._tokens: dict[str, str] = {}
-        """Of the sandboxes used by this process; saves reading their records."""
         self._make_threads()
         os.register_at_fork(after_in_child=self._start_anew)
 
@@ -57,7 +83,6 @@ class LocalProvider(Provider, Deadlines, Leases, Resizable, Volumes):
             for record in made:  # nobody will ever learn of it
                 await _to_the_end(self._working, partial(self.engine.destroy, record.id))
             raise
-        self._tokens[made[0].id] = made[0].token
         return made[0].info()
 
     async def get(self, sandbox_id: str) -> SandboxInfo:
@@ -70,7 +95,6 @@ class LocalProvider(Provider, Deadlines, Leases, Resizable, Volumes):
         return await self._run(self.engine.list)
 
     async def destroy(self, sandbox_id: str) -> None:
-        self._tokens.pop(sandbox_id, None)
         await self._run(self.engine.destroy, sandbox_id)
 
     async def dial(self, sandbox_id: str, port: int = AGENT_PORT) -> Channel:
@@ -80,15 +104,13 @@ class LocalProvider(Provider, Deadlines, Leases, Resizable, Volumes):
             started.connection.setblocking(False)
             ready = await UNIXSocketStream.from_socket(started.connection)
             return Channel(stream=ready, token=b"", greeting=started.greeting)
-        token = self._tokens.get(sandbox_id) or self.engine.running(sandbox_id).token
+        token = (await self._run(self.engine.running, sandbox_id)).token
         try:
             with address(self.engine.socket(sandbox_id)) as name:
                 stream = await anyio.connect_unix(name)
         except OSError as error:
-            self._tokens.pop(sandbox_id, None)
-            self.engine.running(sandbox_id)  # says what became of it, if it has ended
+            await self._run(self.engine.running, sandbox_id)  # says what became of it, if it has ended
             raise ConnectionLost(f"cannot reach the agent of sandbox {sandbox_id}: {error}") from error
-        self._tokens[sandbox_id] = token
         return Channel(stream=stream, token=bytes.fromhex(token))
 
     async def usage(self, sandbox_id: str) -> Usage:
@@ -109,6 +131,52 @@ class LocalProvider(Provider, Deadlines, Leases, Resizable, Volumes):
     async def set_limits(self, sandbox_id: str, resources: Resources) -> SandboxInfo:
         return await self._run(self.engine.set_limits, sandbox_id, resources)
 
+    async def stop(self, sandbox_id: str, *, grace: float) -> SandboxInfo:
+        return await self._run(self.engine.lifecycle.stop, sandbox_id, grace)
+
+    async def start(self, sandbox_id: str) -> SandboxInfo:
+        return await self._run(self.engine.lifecycle.start, sandbox_id)
+
+    async def restart(self, sandbox_id: str, changes: Changes, *, grace: float) -> SandboxInfo:
+        return await self._run(self.engine.lifecycle.restart, sandbox_id, changes, grace)
+
+    async def reset(self, sandbox_id: str, *, hard: bool) -> SandboxInfo:
+        return await self._run(self.engine.lifecycle.reset, sandbox_id, hard=hard)
+
+    async def recover(self, sandbox_id: str) -> SandboxInfo:
+        return await self._run(self.engine.lifecycle.recover, sandbox_id)
+
+    async def pause(self, sandbox_id: str) -> SandboxInfo:
+        return await self._run(self.engine.lifecycle.pause, sandbox_id)
+
+    async def resume(self, sandbox_id: str) -> SandboxInfo:
+        return await self._run(self.engine.lifecycle.resume, sandbox_id)
+
+    async def create_snapshot(
+        self, sandbox_id: str, *, name: str | None, description: str, hidden: bool = False
+    ) -> SnapshotInfo:
+        take = partial(self.engine.snapshots.create, name=name, description=description, hidden=hidden)
+        made: list[Kept] = []
+        try:
+            await _to_the_end(self._working, lambda: made.append(take(sandbox_id)))
+        except asyncio.CancelledError:
+            for kept in made:  # nobody will ever learn of it
+                await self._run(self.engine.snapshots.delete, kept.id)
+            raise
+        return made[0].info()
+
+    async def list_snapshots(self, sandbox_id: str | None = None) -> Sequence[SnapshotInfo]:
+        return [kept.info() for kept in await self._run(self.engine.snapshots.list, sandbox_id)]
+
+    async def find_snapshot(self, id_or_name: str) -> SnapshotInfo:
+        return (await self._run(self.engine.snapshots.find, id_or_name)).info()
+
+    async def delete_snapshot(self, snapshot_id: str) -> None:
+        await self._run(self.engine.snapshots.delete, snapshot_id)
+
+    async def restore_snapshot(self, sandbox_id: str, snapshot_id: str) -> SandboxInfo:
+        return (await self._run(self.engine.restoring.restore, sandbox_id, snapshot_id)).info()
+
     async def create_volume(self, name: str, *, size: int | None, temporary: bool) -> VolumeInfo:
         return await self._run(self.engine.volumes.create, name, size=size, temporary=temporary)
 
@@ -120,6 +188,33 @@ class LocalProvider(Provider, Deadlines, Leases, Resizable, Volumes):
 
     async def delete_volume(self, name: str) -> None:
         await self._run(self.engine.volumes.delete, name)
+
+    async def find_template(self, which: str) -> BuiltTemplate:
+        return await self._run(self.engine.templates.find, which)
+
+    async def list_templates(self) -> Sequence[BuiltTemplate]:
+        return await self._run(self.engine.templates.list)
+
+    async def remove_template(self, template_id: str) -> None:
+        await self._run(self.engine.templates.remove, template_id)
+
+    async def has_layer(self, digest: str) -> bool:
+        return await self._run(self.engine.templates.has_layer, digest)
+
+    @asynccontextmanager
+    async def building(self, digest: str) -> AsyncIterator[None]:
+        while (lock := await self._run(self.engine.templates.try_build, digest)) is None:  # noqa: ASYNC110
+            await anyio.sleep(BUILD_POLL)
+        try:
+            yield
+        finally:
+            self.engine.templates.end_build(digest, lock)
+
+    async def commit_layer(self, sandbox_id: str, digest: str, *, directory: str | None = None) -> None:
+        await self._run(self.engine.templates.commit, sandbox_id, digest, directory)
+
+    async def add_template(self, info: BuiltTemplate) -> BuiltTemplate:
+        return await self._run(self.engine.templates.add, info)
 
 
 async def _to_the_end(threads: ThreadPoolExecutor, work: Callable[[], T]) -> T:

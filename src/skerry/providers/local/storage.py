@@ -3,6 +3,7 @@
     SKERRY_HOME/pool/uppers/ID        u/ (what the sandbox wrote) and w/ (overlayfs's own)
     SKERRY_HOME/pool/snapshots/ID     the same, as it was; read-only
     SKERRY_HOME/pool/volumes/NAME     a volume's files
+    SKERRY_HOME/pool/layers/DIGEST    u/: what a template's build left; read-only
     SKERRY_HOME/pool/gone/N           a subvolume that was deleted and whose account is still to be removed
     SKERRY_HOME/pool.img              the file system behind pool/, where the disk itself is not btrfs
 
@@ -13,6 +14,7 @@ be had: snapshots are copies there, and nothing can limit a tree's size. The fir
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import subprocess
 from pathlib import Path
@@ -62,9 +64,12 @@ class DirectoryStorage(Storage):
     def copy(self, source: Path, target: Path, *, limit: int | None = None, read_only: bool = False) -> None:
         fresh = target.with_name(f".new-{target.name}")
         self.remove(fresh)
+        fd = -1
         try:
+            fresh.mkdir(mode=0o700)
+            fd = _lock_directory(fresh)  # a sweep leaves it alone
             done = subprocess.run(
-                [program("cp"), "-a", "--reflink=auto", "--sparse=auto", "--", str(source), str(fresh)],
+                [program("cp"), "-aT", "--reflink=auto", "--sparse=auto", "--", str(source), str(fresh)],
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
@@ -77,6 +82,9 @@ class DirectoryStorage(Storage):
         except BaseException:
             self.remove(fresh)
             raise
+        finally:
+            if fd >= 0:
+                os.close(fd)
 
     def remove(self, path: Path) -> None:
         remove_tree(path)
@@ -90,6 +98,11 @@ class DirectoryStorage(Storage):
     def sweep(self) -> None:
         for directory in (self.uppers, self.kept, self.volumes):
             for path in directory.glob(".new-*"):
+                try:
+                    fd = _lock_directory(path)
+                except (BlockingIOError, FileNotFoundError):
+                    continue  # somebody is at work on it, or done
+                os.close(fd)
                 self.remove(path)
 
 
@@ -149,3 +162,14 @@ def choose(home: Path) -> str:
     if btrfs.is_btrfs(home):
         return "btrfs"
     return "directory" if missing_for_pool() else "pool"
+
+
+def _lock_directory(path: Path) -> int:
+    """A descriptor that holds an exclusive lock on a directory. Raises BlockingIOError where somebody else does."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd

@@ -30,6 +30,7 @@ class Storage(ABC):
         self.uppers = self.root / "uppers"
         self.kept = self.root / "snapshots"
         self.volumes = self.root / "volumes"
+        self.layers = self.root / "layers"
 
     def lock(self) -> FileLock:
         """Protects the choice of a storage, the making of it, mounting and unmounting."""
@@ -52,7 +53,7 @@ class Storage(ABC):
                 path.mkdir(mode=0o700, exist_ok=True)
 
     def _directories(self) -> tuple[Path, ...]:
-        return (self.uppers, self.kept, self.volumes)  # the last one tells that all are there
+        return (self.uppers, self.kept, self.volumes, self.layers)  # the last one tells that all are there
 
     @abstractmethod
     def require_limits(self, option: str) -> None:
@@ -65,6 +66,9 @@ class Storage(ABC):
     @abstractmethod
     def create(self, path: Path, limit: int | None) -> None:
         """An empty tree. Raises DiskFull, OSError."""
+
+    def settle(self, dirty: int) -> None:  # noqa: B027  a kind may have nothing to do
+        """Write what is pending, of which `dirty` bytes are in the tree to be copied: that copy is then quicker."""
 
     @abstractmethod
     def copy(self, source: Path, target: Path, *, limit: int | None = None, read_only: bool = False) -> None:

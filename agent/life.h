@@ -1,0 +1,19 @@
+/* How the sandbox ends: when told to, at its deadline, with its lease, or after inactivity. */
+#ifndef LIFE_H
+#define LIFE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct conn;
+struct frame;
+
+bool request_life(struct conn *c, const struct frame *f);
+/* When the end may be due next, -1: nobody knows. */
+int64_t life_next_wake(void);
+/* Why the sandbox ends now, NULL: it does not. */
+const char *life_over(void);
+/* Tells the host why it ends and what the environment was. */
+void life_last_words(const char *reason);
+
+#endif

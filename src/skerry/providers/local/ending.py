@@ -1,0 +1,79 @@
+"""Why a sandbox has ended and what its variables were: the last words of its agent, and what is due after them."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from pathlib import Path
+
+from skerry.core.models import SandboxSpec, State
+from skerry.providers.local import hostlayer
+from skerry.providers.local.record import Record
+from skerry.wire import LAST_WORDS_LIMIT, FieldError, FrameError, LastWords, parse_last_words
+
+_AGENTS_OWN = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
+"""What an agent sets where BOOT does not."""
+
+
+def read_words(path: Path) -> LastWords | None:
+    """What the agent has left; None where it left nothing that makes sense: it is the sandbox's word."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return None
+    with open(fd, "rb") as file:
+        data = file.read(LAST_WORDS_LIMIT + 1)
+    try:
+        return parse_last_words(data)
+    except (FrameError, FieldError):
+        return None
+
+
+def with_variables(record: Record, words: LastWords | None) -> Record:
+    """The record with the variables of the end, where they are known, but secrets and what every start adds."""
+    if words is None or words.env_count is None:
+        return record
+    pairs = (pair.decode("utf-8", "surrogateescape").partition("=") for pair in words.env)
+    ours = {**_AGENTS_OWN, **hostlayer.environment()}
+    kept = {name: value for name, _, value in pairs if name not in record.spec.secrets and ours.get(name) != value}
+    return dataclasses.replace(record, env=kept)
+
+
+def idle_limit(spec: SandboxSpec) -> float | None:
+    """After so many seconds without work the agent ends it; what follows is for the sweep."""
+    return min((limit for limit in (spec.auto_stop, spec.auto_archive, spec.auto_delete) if limit), default=None)
+
+
+def inactive(record: Record, words: LastWords | None) -> bool:
+    """Whether it ended because nothing was done in it."""
+    return words is not None and words.reason == "idle" and idle_limit(record.spec) is not None
+
+
+def stopped(record: Record, words: LastWords | None) -> Record:
+    """The record of a sandbox of which nothing runs any more, with when and why."""
+    now = time.time()
+    limit = idle_limit(record.spec)
+    at, active, reason = now, now, None
+    if words is not None and limit is not None and inactive(record, words):
+        at = min(now, max(words.at_ms / 1000, record.started_at or 0.0))
+        active, reason = at - limit, f"nothing was done in it for {limit:g} s"
+    return dataclasses.replace(
+        record, stopped_at=at, last_active_at=active, reason=reason, expires_at=None, deadline=None
+    )
+
+
+def delete_due(record: Record) -> bool:
+    """Whether it has been inactive for as long as `auto_delete` says."""
+    return _due(record, record.spec.auto_delete, State.STOPPED, State.ARCHIVED)
+
+
+def archive_due(record: Record) -> bool:
+    """Whether it has been inactive for as long as `auto_archive` says."""
+    return _due(record, record.spec.auto_archive, State.STOPPED)
+
+
+def _due(record: Record, limit: float | None, *states: State) -> bool:
+    if limit is None or record.last_active_at is None or record.state not in states:
+        return False
+    return time.time() - record.last_active_at >= limit
