@@ -27,6 +27,7 @@ from skerry.testing.cases.lifecycle import LifecycleConformance, ListingConforma
 from skerry.testing.cases.output import OutputConformance  # noqa: E402
 from skerry.testing.cases.ports import PortsConformance  # noqa: E402
 from skerry.testing.cases.processes import ProcessesConformance  # noqa: E402
+from skerry.testing.cases.stopping import PausingConformance, StoppingConformance  # noqa: E402
 from skerry.testing.cases.terminals import TerminalsConformance  # noqa: E402
 from skerry.testing.cases.timeouts import TimeoutsConformance  # noqa: E402
 from skerry.testing.cases.transfers import TransfersConformance  # noqa: E402
@@ -53,6 +54,8 @@ SUITES: tuple[type[Conformance], ...] = (
     DeadlinesConformance,
     LeasesConformance,
     ResizableConformance,
+    StoppingConformance,
+    PausingConformance,
 )
 """Every class, in the order of the tables."""
 
@@ -82,10 +85,12 @@ __all__ = [
     "ListingConformance",
     "NetworkConformance",
     "OutputConformance",
+    "PausingConformance",
     "PortsConformance",
     "ProcessesConformance",
     "ResizableConformance",
     "SearchConformance",
+    "StoppingConformance",
     "TerminalsConformance",
     "TimeoutsConformance",
     "TransfersConformance",
