@@ -24,10 +24,10 @@ Grace = Annotated[
 
 
 def stop(sandboxes: Sandboxes, timeout: Grace = 10.0, output: options.Output = Format.TEXT) -> None:
-    """Stop sandboxes and keep their files; print their ids.
+    """Stop sandboxes and keep their files.
 
-    Their processes are asked to end and killed after --timeout. A stopped sandbox does not age; `skerry exec` and the
-    like start it again.
+    Prints their ids. Their processes are asked to end and killed after --timeout. A stopped sandbox does not age;
+    `skerry exec` and the like start it again.
 
     \b
     Example:
@@ -42,9 +42,9 @@ def stop(sandboxes: Sandboxes, timeout: Grace = 10.0, output: options.Output = F
 
 
 def start(sandboxes: Sandboxes, output: options.Output = Format.TEXT) -> None:
-    """Start sandboxes that are stopped, archived or paused; print their ids.
+    """Start sandboxes that are stopped or paused.
 
-    They have their files and variables, and their full lifetime again.
+    Prints their ids. They have their files and variables, and their full lifetime again.
 
     \b
     Example:
@@ -69,9 +69,9 @@ def restart(
     timeout: Grace = 10.0,
     output: options.Output = Format.TEXT,
 ) -> None:
-    """Stop sandboxes and start them again, changed if you like; print their ids.
+    """Stop sandboxes and start them again, changed if you like.
 
-    What cannot be had is refused before anything is stopped. Variables go over those that are set.
+    Prints their ids. What cannot be had is refused before anything is stopped. Variables go over those that are set.
 
     \b
     Example:
@@ -94,9 +94,9 @@ def restart(
 
 
 def pause(sandboxes: Sandboxes, output: options.Output = Format.TEXT) -> None:
-    """Freeze the processes of sandboxes in memory; print their ids.
+    """Freeze the processes of sandboxes in memory.
 
-    Their lifetime goes on. `skerry resume` or the next command in them lets them go on.
+    Prints their ids. Their lifetime goes on. `skerry resume` or the next command in them lets them go on.
 
     \b
     Example:
@@ -111,7 +111,9 @@ def pause(sandboxes: Sandboxes, output: options.Output = Format.TEXT) -> None:
 
 
 def resume(sandboxes: Sandboxes, output: options.Output = Format.TEXT) -> None:
-    """Let the processes of paused sandboxes go on; print their ids.
+    """Let the processes of paused sandboxes go on.
+
+    Prints their ids.
 
     \b
     Example:
@@ -126,7 +128,9 @@ def resume(sandboxes: Sandboxes, output: options.Output = Format.TEXT) -> None:
 
 
 def recover(sandboxes: Sandboxes, output: options.Output = Format.TEXT) -> None:
-    """Start sandboxes that have failed, with the files they had; print their ids.
+    """Start sandboxes that have failed.
+
+    They have the files they had. Prints their ids.
 
     \b
     Example:
@@ -145,7 +149,9 @@ def reset(
     hard: Annotated[bool, typer.Option("--hard", help="Forget their files too: as at their creation.")] = False,
     output: options.Output = Format.TEXT,
 ) -> None:
-    """Kill everything in sandboxes and start them with the variables of their creation; print their ids.
+    """Kill all that runs in sandboxes and start them afresh.
+
+    They have the variables of their creation; their files stay. Prints their ids.
 
     \b
     Example:
