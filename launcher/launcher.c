@@ -4,7 +4,7 @@
  * Python process cannot enter namespaces without taking all its threads along, and because this is the hot path of create.
  *
  *   launcher parent=PID ids=BASE userns=FILE log=FILE [mask=DIR] [join=FILE …] lower=DIR … upper=DIR scratch=DIR root=DIR [bind=PATH:SOURCE …]
- *            [volume=rw|ro:LENGTH:PATH:SOURCE …] [inotify=N] [files=N] [oom=FILE:FD] [go=FD] -- RUNTIME ARG …
+ *            [volume=rw|ro:LENGTH:PATH:LENGTH:SUBPATH:SOURCE …] [inotify=N] [files=N] [oom=FILE:FD] [go=FD] -- RUNTIME ARG …
  *
  * parent   who started it: the launcher and the runtime die with that process
  * mask     a cgroup2 mount to hide: crun refuses hosts that mix cgroup v1 and v2
@@ -14,7 +14,8 @@
  * root     where the sandbox's root is mounted: the same place for all of them, each in its own mount namespace; the sandbox's
  *          root must be able to walk to it
  * bind     SOURCE of the machine, with all that is mounted below it, read-only at PATH in the root
- * volume   SOURCE of the machine at PATH (of LENGTH bytes) in the root, with the sandbox's ids; PATH is made if it is not there
+ * volume   SUBPATH of SOURCE, a directory of the machine, at PATH in the root, with the sandbox's ids; PATH is made if it is
+ *          not there. Other sandboxes may be at work in SOURCE: no link in it is followed. LENGTH: the bytes of what follows it
  * ids      first host id of the sandbox's 65,536
  * inotify, files  how many inotify instances the sandbox, and open files each of its processes, may have
  * oom      a file to leave open for reading as FD
@@ -147,20 +148,28 @@ static int make_userns(const struct plan *plan) {
     return fd;
 }
 
-/* A copy of the mount at `source`, in which the ids 0… on disk are the sandbox's ids: layers stay portable between id ranges. */
-static int idmapped(const char *source, int userns, int read_only) {
+/* A copy of the mount of the open directory `source`, which is closed, in which the ids 0… on disk are the sandbox's ids: layers
+ * stay portable between id ranges. */
+static int idmapped(int source, const char *name, int userns, int read_only) {
     struct mount_attr attr = {
         .attr_set = MOUNT_ATTR_IDMAP | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOSUID | (read_only ? MOUNT_ATTR_RDONLY : 0),
         .userns_fd = userns,
     };
-    int tree = syscall(SYS_open_tree, AT_FDCWD, source, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
-    if (tree < 0) die("open_tree %s", source);
-    if (syscall(SYS_mount_setattr, tree, "", AT_EMPTY_PATH, &attr, sizeof attr)) die("idmap %s", source);
+    int tree = syscall(SYS_open_tree, source, "", AT_EMPTY_PATH | OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
+    if (tree < 0) die("open_tree %s", name);
+    if (syscall(SYS_mount_setattr, tree, "", AT_EMPTY_PATH, &attr, sizeof attr)) die("idmap %s", name);
+    close(source);
     return tree;
 }
 
+static int open_directory(const char *path) {
+    int fd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) die("open %s", path);
+    return fd;
+}
+
 static void mount_idmapped(const char *source, const char *target, int userns, int read_only) {
-    int tree = idmapped(source, userns, read_only);
+    int tree = idmapped(open_directory(source), source, userns, read_only);
     if (syscall(SYS_move_mount, tree, "", AT_FDCWD, target, MOVE_MOUNT_F_EMPTY_PATH)) die("mount %s", target);
     close(tree);
 }
@@ -172,21 +181,29 @@ static void act_as(unsigned id) {
     if (id) restore_caps();
 }
 
-/* What the sandbox wrote may be in the way: its links lead nowhere but into its own root. */
-static int open_inside(int root, const char *path, unsigned long flags) {
-    struct open_how how = {.flags = O_PATH | O_CLOEXEC | flags, .resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS};
-    return syscall(SYS_openat2, root, path, &how, sizeof how);
+static int resolve(int directory, const char *path, unsigned long flags, unsigned long how_to) {
+    struct open_how how = {.flags = O_PATH | O_CLOEXEC | flags, .resolve = how_to | RESOLVE_NO_MAGICLINKS};
+    int fd = -1;
+    /* EAGAIN: somebody renamed something on the way, which a sandbox that shares a volume can do without end */
+    for (int tries = 0; tries < 1000 && fd < 0; tries++) {
+        fd = syscall(SYS_openat2, directory, path, &how, sizeof how);
+        if (fd < 0 && errno != EAGAIN) break;
+    }
+    return fd;
 }
 
-static int open_root(const char *root) {
-    int fd = open(root, O_PATH | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) die("open %s", root);
-    return fd;
+/* What the sandbox wrote may be in the way: its links lead nowhere but into its own root. */
+static int open_inside(int root, const char *path, unsigned long flags) {
+    return resolve(root, path, flags, RESOLVE_IN_ROOT);
 }
 
 static void place(int tree, int root, const char *path) {
     int target = open_inside(root, path, 0);
     if (target < 0) die("open %s in the sandbox", path);
+    struct stat here, top;
+    if (fstat(target, &here) || fstat(root, &top)) die("stat %s in the sandbox", path);
+    /* a link to / would put the mount over the root, with all that is bound into it */
+    if (here.st_dev == top.st_dev && here.st_ino == top.st_ino) errno = EBUSY, die("mount %s", path);
     if (syscall(SYS_move_mount, tree, "", target, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH)) die("mount %s", path);
     close(target);
     close(tree);
@@ -217,14 +234,29 @@ static void make_directories(int root, const char *path, unsigned ids) {
     act_as(0);
 }
 
+/* The text of LENGTH:TEXT: at `*at`, which moves behind it. */
+static char *counted(char **at) {
+    char *text;
+    long length = strtol(*at, &text, 10);
+    if (length < 0 || text == *at || *text != ':' || (long)strlen(++text) <= length || text[length] != ':') errno = EINVAL, die("volume %s", *at);
+    text[length] = 0;
+    *at = text + length + 1;
+    return text;
+}
+
 static void mount_volume(const struct plan *plan, int root, char *volume, int userns) {
-    char *rest, *path = strchr(volume, ':');
-    long length = path ? strtol(path + 1, &rest, 10) : 0;
-    if (length < 1 || *rest != ':' || (long)strlen(rest + 1) <= length || rest[1 + length] != ':') errno = EINVAL, die("volume %s", volume);
-    path = rest + 1;
-    path[length] = 0;
+    int read_only = !strncmp(volume, "ro:", 3);
+    if (!read_only && strncmp(volume, "rw:", 3)) errno = EINVAL, die("volume %s", volume);
+    char *rest = volume + 3, *path = counted(&rest), *subpath = counted(&rest);
+    int source = open_directory(rest);
+    if (*subpath) {
+        int below = resolve(source, subpath, O_DIRECTORY, RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_XDEV);
+        if (below < 0) die("open %s of the volume for %s", subpath, path);
+        close(source);
+        source = below;
+    }
     make_directories(root, path, plan->ids);
-    place(idmapped(path + length + 1, userns, volume[1] == 'o'), root, path);
+    place(idmapped(source, path, userns, read_only), root, path);
 }
 
 static void mount_root(const struct plan *plan, int userns) {
@@ -255,6 +287,22 @@ static void mount_bound(int root, char *bind) {
     place(tree, root, bind);
 }
 
+/* A runtime in the root is run with the machine's rights, so it must be the machine's own: what the sandbox has written, or a
+ * volume that its links led to a place above it, must not stand in its place. */
+static void run(const struct plan *plan, int root, char **runtime) {
+    size_t length = strlen(plan->root);
+    struct stat wanted, found;
+    if (strncmp(runtime[0], plan->root, length) || runtime[0][length] != '/') {
+        execv(runtime[0], runtime);
+        die("exec %s", runtime[0]);
+    }
+    int fd = open_inside(root, runtime[0] + length, 0);
+    if (fd < 0 || fstat(fd, &found) || stat(runtime[0] + length, &wanted)) die("open %s", runtime[0]);
+    if (found.st_dev != wanted.st_dev || found.st_ino != wanted.st_ino) errno = EPERM, die("%s is not the machine's", runtime[0]);
+    syscall(SYS_execveat, fd, "", runtime, environ, AT_EMPTY_PATH);
+    die("exec %s", runtime[0]);
+}
+
 /* Set here and inherited: a runtime would need CAP_SYS_RESOURCE over the sandbox, which not every root has. */
 static void limit(int resource, rlim_t value) {
     struct rlimit bounds = {value, value};
@@ -267,13 +315,23 @@ static void await_go(int fd) {
     close(fd);
 }
 
-static void open_oom(char *oom) {
-    char *number = strrchr(oom, ':');
+/* Opens `path` as the descriptor `number`, whatever that was. */
+static void open_as(const char *path, int flags, int number) {
+    int fd = open(path, flags);
+    if (fd < 0 || dup2(fd, number) < 0) die("open %s", path);
+    if (fd != number) close(fd);
+}
+
+static int oom_number(const char *oom) {
+    const char *number = strrchr(oom, ':');
     if (!number) errno = EINVAL, die("oom %s", oom);
-    *number++ = 0;
-    int fd = open(oom, O_RDONLY);
-    if (fd < 0 || dup2(fd, atoi(number)) < 0) die("open %s", oom);
-    if (fd != atoi(number)) close(fd);
+    return atoi(number + 1);
+}
+
+static void open_oom(char *oom) {
+    int number = oom_number(oom);
+    *strrchr(oom, ':') = 0;
+    open_as(oom, O_RDONLY, number);
 }
 
 static int matches(const char *argument, const char *name, const char **value) {
@@ -290,8 +348,9 @@ static char **parse(int argc, char **argv, struct plan *plan) {
         if (matches(argv[i], "ids", &value)) plan->ids = strtoul(value, NULL, 10);
         else if (matches(argv[i], "parent", &value)) plan->parent = atoi(value);
         else if (matches(argv[i], "log", &value)) {
-            plan->log = open(value, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-            if (plan->log < 0) die("open %s", value);
+            int fd = open(value, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+            if (fd < 0 || (plan->log = fcntl(fd, F_DUPFD_CLOEXEC, 64)) < 0) die("open %s", value);
+            close(fd); /* the low numbers are what the runtime is to find */
             log_fd = plan->log;
         } else if (matches(argv[i], "mask", &value)) plan->mask = value;
         else if (matches(argv[i], "upper", &value)) plan->upper = value;
@@ -319,6 +378,7 @@ int main(int argc, char **argv) {
         errno = EINVAL, die("usage");
     if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)) die("parent death signal");
     if (getppid() != plan.parent) _exit(1); /* it died before that took hold */
+    if (plan.oom) open_as("/dev/null", O_PATH, oom_number(plan.oom)); /* nothing else is to get that number */
     read_caps();
     if (unshare(CLONE_NEWNS)) die("unshare mount namespace");
     if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL)) die("private mounts");
@@ -331,11 +391,10 @@ int main(int argc, char **argv) {
     if (plan.files) limit(RLIMIT_NOFILE, plan.files);
     limit(RLIMIT_CORE, 0);
     mount_root(&plan, userns);
-    int root = open_root(plan.root);
-    for (int i = 0; i < plan.binds; i++) mount_bound(root, plan.bind[i]);
+    int root = open_directory(plan.root);
+    /* volumes first: wherever the sandbox's links lead them, they never cover the system or the agent */
     for (int i = 0; i < plan.volumes; i++) mount_volume(&plan, root, plan.volume[i], userns);
-    close(root);
+    for (int i = 0; i < plan.binds; i++) mount_bound(root, plan.bind[i]);
     if (chdir("/")) die("chdir /");
-    execv(runtime[0], runtime);
-    die("exec %s", runtime[0]);
+    run(&plan, root, runtime);
 }

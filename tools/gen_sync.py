@@ -27,6 +27,9 @@ MODULES = (
     "files",
     "git",
     "ports",
+    "snapshots",
+    "templates",
+    "volumes",
     "sandbox",
 )
 TARGET = PACKAGE / "_sync.py"
@@ -50,6 +53,8 @@ ADAPTED = {"Checks": "blocking_checks"}
 NOTES = {
     "run_command_via_pty": "Callbacks run in Skerry's own thread: they must not call the blocking API.",
     "health_check": "Functions run in threads and get this sandbox.",
+    "fork": "`on_log` runs in Skerry's own thread: it must not call the blocking API.",
+    "build": "Callbacks run in Skerry's own thread: they must not call the blocking API.",
     "exec": "Callbacks run in Skerry's own thread: they must not call the blocking API.",
     "instructions": "The function runs in Skerry's own thread: it must not call the blocking API.",
     "on": "Callbacks run in Skerry's own thread: they must not call the blocking API.",
@@ -105,11 +110,22 @@ class Generator:
     def handle(self, module: str, node: ast.ClassDef) -> list[str]:
         name = self.names[node.name]
         lines = [f"class {name}:", *self.docstring(node, "    ", "")]
-        lines += [f"    def __init__(self, inner: _{module}.{node.name}) -> None:", "        self._inner = inner", ""]
+        lines += self.constructor(module, node)
         for item in node.body:
             if isinstance(item, Function) and self.public(item.name):
                 lines += self.method(module, node, item)
         return [*lines, ""]
+
+    def constructor(self, module: str, node: ast.ClassDef) -> list[str]:
+        """Around the async object; a class that users make themselves, because all it takes has defaults, makes it."""
+        own = next(item for item in node.body if isinstance(item, ast.FunctionDef) and item.name == "__init__")
+        if len(own.args.args) - 1 != len(own.args.defaults) or not own.args.defaults:
+            return [f"    def __init__(self, inner: _{module}.{node.name}) -> None:", "        self._inner = inner", ""]
+        return [
+            f"    def __init__({self.rename(ast.unparse(own.args))}) -> None:",
+            f"        self._inner = _{module}.{node.name}({self.arguments(own)})",
+            "",
+        ]
 
     def public(self, name: str) -> bool:
         return name in DUNDERS or (
@@ -167,6 +183,11 @@ class Generator:
             return [f"return cls({value})"]
         if returns in self.handles:
             return [f"return {self.names[returns]}({value})"]
+        if returns.removesuffix(" | None") in self.handles:
+            name = self.names[returns.removesuffix(" | None")]
+            return [f"found = {value}", f"return None if found is None else {name}(found)"]
+        if (item := returns.removeprefix("tuple[").removesuffix(", ...]")) in self.handles:
+            return [f"return tuple({self.names[item]}(item) for item in {value})"]
         return [value if returns == "None" else f"return {value}"]
 
     def arguments(self, node: Function) -> str:

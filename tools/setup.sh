@@ -37,10 +37,14 @@ missing_packages() {
     has nft || echo nftables
     has ip || echo iproute2
     has mkfs.btrfs || echo btrfs-progs
+    has mmdebstrap || echo mmdebstrap
+    has skopeo || echo skopeo
+    has umoci || echo umoci
     has_seccomp || echo libseccomp2
     [[ -e /etc/ssl/certs/ca-certificates.crt || -n ${SSL_CERT_FILE:-} ]] || echo ca-certificates
     [[ ${1:-} != test ]] || has ps || echo procps
     [[ ${1:-} != test ]] || has git || echo git
+    [[ ${1:-} != test ]] || has zstd || echo zstd
     [[ ${1:-} != test ]] || has less || echo less
     [[ ${1:-} != test ]] || has vi || echo vim-tiny
     [[ ${1:-} != test ]] || has_fuzzer || echo clang "$(fuzzer_package)"

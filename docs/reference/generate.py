@@ -67,6 +67,7 @@ FIRST = (
     "Connection",
     "Git",
     "Env",
+    "Volumes",
 )
 MODELS = {
     "core/models.py": None,  # all of them
@@ -85,6 +86,12 @@ def cli() -> Iterator[str]:
     for command in app.registered_commands:
         name = command.name or getattr(command.callback, "__name__", "")
         yield f"\n## skerry {name}\n\n{_help(name)}"
+    for group in app.registered_groups:
+        assert group.name is not None and group.typer_instance is not None
+        yield f"\n## skerry {group.name}\n\n{_help(group.name)}"
+        for command in group.typer_instance.registered_commands:
+            name = command.name or getattr(command.callback, "__name__", "")
+            yield f"\n### skerry {group.name} {name}\n\n{_help(group.name, name)}"
 
 
 def _help(*command: str) -> str:

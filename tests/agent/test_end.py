@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shlex
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -101,7 +103,7 @@ def test_the_largest_environment_is_told(make_agent: Make, root: Path) -> None:
     assert b"LARGE=" + b"x" * 500_000 in words.env
 
 
-@pytest.mark.parametrize(("limit", "kept"), [(65536, True), (8, False)])
+@pytest.mark.parametrize(("limit", "kept"), [(65536, True), (8, False), (0, False)])
 def test_without_room_for_the_environment_only_the_reason_is_told(
     make_agent: Make, root: Path, limit: int, kept: bool
 ) -> None:
@@ -183,16 +185,25 @@ def test_children_may_finish_in_their_grace(make_agent: Make, script: str) -> No
     assert (work / "finished").exists()
 
 
+COUNT = """
+import signal
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+print("ready", flush=True)
+signal.sigwait([signal.SIGTERM])
+while signal.sigtimedwait([signal.SIGTERM], 0.5):
+    print("again", flush=True)
+"""
+
+
 def test_a_process_is_asked_once(make_agent: Make) -> None:
-    agent = make_agent()
+    agent = make_agent(user="root")
     connection = agent.connect()
-    start(
-        connection, "trap 'echo asked >> asked' TERM; echo ready; while [ ! -e asked ]; do sleep 0.05; done; sleep 0.2"
-    )
+    stream = start(connection, f"exec {sys.executable} -c {shlex.quote(COUNT)}")
     end(connection, grace_ms=AGES)
     end(connection, grace_ms=AGES)
+    exit, stdout, _ = connection.output(stream)
+    assert (exit.exit_code, stdout) == (0, b"")
     assert agent.process.wait(30) == 0
-    assert (Path(os.fsdecode(agent.workdir)) / "asked").read_text() == "asked\n"
 
 
 def test_a_process_that_does_not_listen_dies_after_the_grace(make_agent: Make) -> None:

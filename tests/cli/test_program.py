@@ -17,11 +17,20 @@ GROUPS = {
     "Lifecycle": ["stop", "start", "restart", "pause", "resume", "recover", "reset"],
     "Running": ["run", "exec", "sh", "attach", "logs", "kill"],
     "Files": ["ls", "cat", "cp", "edit", "watch"],
+    "Keeping": ["clone", "fork", "template", "snapshot", "volume"],
     "Network": ["port"],
     "Looking": ["usage", "events"],
-    "Machine": ["gc", "doctor", "bench", "conformance", "completion", "help"],
+    "Machine": ["gc", "doctor", "bench", "conformance", "completion", "help", "storage"],
+}
+NESTED = {
+    "template": ["build", "ls", "show", "rm"],
+    "snapshot": ["create", "ls", "restore", "rm", "tree"],
+    "volume": ["create", "ls", "show", "rm"],
+    "storage": ["show", "unmount"],
 }
 COMMANDS = [command for group in GROUPS.values() for command in group]
+SINGLE = [command for command in COMMANDS if command not in NESTED]
+SINGLE += [f"{group} {command}" for group, commands in NESTED.items() for command in commands]
 NO_DATA = {"cat", "edit", "sh", "attach", "completion", "help"}
 
 
@@ -31,13 +40,21 @@ def test_help_lists_every_command_in_full_under_its_heading(skerry: Skerry) -> N
         listed = text.partition(f"\n{group}:\n")[2].partition("\n\n")[0].splitlines()
         assert [line.split()[0] for line in listed] == commands
         assert not [line for line in listed if line.endswith("...")]
-    assert {command.name or command.callback.__name__ for command in app.registered_commands} == set(COMMANDS)
+    there = {command.name or command.callback.__name__ for command in app.registered_commands}
+    assert there | {group.name for group in app.registered_groups} == set(COMMANDS)
     assert skerry().text == text
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("group", NESTED)
+def test_help_of_a_group_lists_its_commands_in_full(skerry: Skerry, group: str) -> None:
+    listed = skerry("help", group).text.partition("\nCommands:\n")[2].splitlines()
+    assert [line.split()[0] for line in listed] == NESTED[group]
+    assert not [line for line in listed if line.endswith("...")]
+
+
+@pytest.mark.parametrize("command", [*SINGLE, *NESTED])
 def test_help_of_a_command_is_what_its_option_shows(skerry: Skerry, command: str) -> None:
-    assert skerry("help", command).text == skerry(command, "--help").text
+    assert skerry("help", *command.split()).text == skerry(*command.split(), "--help").text
 
 
 def test_help_alone_lists_the_commands_and_an_unknown_one_is_wrong_usage(skerry: Skerry) -> None:
@@ -49,23 +66,27 @@ def test_help_alone_lists_the_commands_and_an_unknown_one_is_wrong_usage(skerry:
     )
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [*SINGLE, *NESTED])
 def test_every_command_has_help_with_an_example(skerry: Skerry, command: str) -> None:
-    done = skerry(command, "--help")
+    done = skerry(*command.split(), "--help")
     assert done.code == 0
     assert f"  Example:\n    skerry {command}" in done.text
 
 
 @pytest.mark.parametrize(
-    "command", ["run", "exec", "logs", "kill", "cp", "edit", "rm", "usage", "stop", "restart", "reset"]
+    "command",
+    [
+        *("run", "exec", "logs", "kill", "cp", "edit", "rm", "usage", "stop", "restart", "reset", "volume rm"),
+        *("template build", "template rm"),
+    ],
 )
 def test_commands_that_fail_in_ways_say_their_exit_codes(skerry: Skerry, command: str) -> None:
-    assert "\n  Exit codes:\n    " in skerry("help", command).text
+    assert "\n  Exit codes:\n    " in skerry("help", *command.split()).text
 
 
 def test_every_command_that_prints_data_prints_json(skerry: Skerry) -> None:
-    for command in set(COMMANDS) - NO_DATA:
-        assert "-o, --output <text|json>" in skerry(command, "--help").text, command
+    for command in set(SINGLE) - NO_DATA:
+        assert "-o, --output <text|json>" in skerry(*command.split(), "--help").text, command
 
 
 def test_help_is_quick(skerry: Skerry) -> None:
@@ -89,7 +110,15 @@ def test_version_is_that_of_the_package(skerry: Skerry) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [("no-such-command",), ("run", "--no-such-option", "--", "true"), ("run",), ("exec", "x"), ("ps", "extra")],
+    [
+        ("no-such-command",),
+        ("volume",),
+        ("volume", "nope"),
+        ("run", "--no-such-option", "--", "true"),
+        ("run",),
+        ("exec", "x"),
+        ("ps", "extra"),
+    ],
 )
 def test_wrong_usage_is_one_line_with_a_hint_and_exit_2(skerry: Skerry, arguments: tuple[str, ...]) -> None:
     done = skerry(*arguments)

@@ -1,4 +1,4 @@
-"""The local provider keeps the contract: all of it."""
+"""The local provider keeps the contract: all of it, and what its storage has a part in also where there is no btrfs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import pytest
 from skerry import testing
 from skerry.core import registry
 from skerry.core.provider import Provider
+from skerry.providers.local import LocalProvider
+from skerry.providers.local.engine import Engine
 
 
 class _Local:
@@ -16,5 +18,21 @@ class _Local:
         return registry.provider("local")
 
 
+class _Directories:
+    """Trees are directories, and their copies are copies."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def provider(cls, tmp_path_factory: pytest.TempPathFactory) -> Provider:
+        engine = Engine(tmp_path_factory.mktemp("copies") / "home")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("SKERRY_STORAGE", "directory")
+            engine.prepare()
+        assert engine.storage.kind == "directory"
+        return LocalProvider(engine)
+
+
 for _suite in testing.SUITES:
     globals()[f"Test{_suite.__name__}"] = type(f"Test{_suite.__name__}", (_Local, _suite), {})
+for _suite in (testing.SnapshotsConformance, testing.CopiesConformance):
+    globals()[f"TestDirectories{_suite.__name__}"] = type(f"Test{_suite.__name__}", (_Directories, _suite), {})

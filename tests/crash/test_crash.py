@@ -150,7 +150,7 @@ def test_a_killed_agent_fails_its_sandbox_and_keeps_its_files(skerry_home: Path)
         sandbox.exec("sleep 10", timeout=20)
     assert Sandbox.get(sandbox.id).info().state == "failed"
     sweep()
-    assert (folder / "upper/u/workspace/precious").read_bytes() == b"data"
+    assert (skerry_home / "pool/uppers" / sandbox.id / "u/workspace/precious").read_bytes() == b"data"
     with pytest.raises(errors.SandboxFailed):
         Sandbox.connect(sandbox.id).exec("true")
     sandbox.destroy()

@@ -132,10 +132,17 @@ def test_another_user_of_the_machine_cannot_reach_a_sandbox_s_files(sandbox: San
     sandbox.exec(
         "cp /bin/sh /workspace/rootshell; chown root /workspace/rootshell; chmod 4755 /workspace/rootshell", user="root"
     )
-    upper = skerry_home / "sandboxes" / sandbox.id / "upper/u/workspace/rootshell"
+    upper = skerry_home / "pool/uppers" / sandbox.id / "u/workspace/rootshell"
     assert upper.exists()
     probe = ["setpriv", "--reuid=12345", "--regid=12345", "--clear-groups", "ls", str(upper)]
     assert subprocess.run(probe, capture_output=True).returncode != 0
+
+
+def test_the_accounts_of_the_storage_pool_cannot_be_seen(sandbox: Sandbox, attacker: str) -> None:
+    """They say how much every sandbox of the machine has written."""
+    assert list(Path("/sys/fs/btrfs").glob("*/qgroups/*/referenced"))
+    found = sandbox.exec("ls -A /sys/fs/btrfs; cat /sys/fs/btrfs/*/qgroups/*/referenced", user=attacker)
+    assert found.stdout == ""
 
 
 def test_links_to_the_machine_s_paths_lead_nowhere(

@@ -20,6 +20,7 @@ from skerry.providers.local import LocalProvider, host, record
 from skerry.providers.local.engine import Engine
 from skerry.providers.local.store import host_id
 from tests import inventory
+from tests.conftest import unmount_below
 
 
 @pytest.fixture
@@ -34,11 +35,14 @@ def engine(home: Path) -> Engine:
 
 
 @pytest.fixture(autouse=True)
-def nothing_left(home: Path) -> Iterator[None]:
+def nothing_left(home: Path, tmp_path: Path) -> Iterator[None]:
     Engine(home).prepare()
     before = inventory.take(home)
     yield
-    assert inventory.left(before, inventory.settle(home, before)) == {}
+    try:
+        assert inventory.left(before, inventory.settle(home, before)) == {}
+    finally:
+        unmount_below(tmp_path)
 
 
 def test_two_sandboxes_never_share_ids(engine: Engine) -> None:
@@ -119,7 +123,7 @@ def test_a_damaged_record_is_reported_and_can_be_removed(engine: Engine) -> None
         b"[]",
         b'{"version": 1}',
         b"\xff\xfe",
-        whole.replace(b'"version": 1', b'"version": 99'),
+        whole.replace(b'"version": 2', b'"version": 99'),
     ):
         path.write_bytes(damaged)
         with pytest.raises(errors.Corrupted):
@@ -154,9 +158,12 @@ def test_a_sandbox_whose_home_was_deleted_is_ended_by_the_next_sweep(engine: Eng
     lost = Engine(tmp_path / "lost")
     info = lost.create(SandboxSpec())
     assert inventory.processes_of(info.id)
-    shutil.rmtree(tmp_path / "lost")
+    done = subprocess.run(["rm", "-rf", tmp_path / "lost"], capture_output=True, text=True)
+    assert "busy" in done.stderr  # its pool is still mounted
+    assert [path.name for path in (tmp_path / "lost").iterdir()] == ["pool"]
     engine.sweep()
     assert not inventory.processes_of(info.id)
+    assert not os.path.ismount(tmp_path / "lost/pool")
     assert not any(engine.cgroups.group(hierarchy, info.id).exists() for hierarchy in engine.cgroups.hierarchies)
 
 
@@ -179,18 +186,24 @@ def test_a_runtime_that_fails_leaves_nothing(engine: Engine, monkeypatch: pytest
         engine.find("broken")
 
 
-def test_a_full_disk_is_its_own_error_and_leaves_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "size", "rest"), [("directory", 4 << 20, 0), ("pool", 400 << 20, 4 << 20)])
+def test_a_full_disk_is_its_own_error_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, size: int, rest: int
+) -> None:
+    monkeypatch.setenv("SKERRY_STORAGE", kind)
     home = tmp_path / "small"
     home.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(home)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(home)], check=True)
     engine = Engine(home)
     try:
         first = engine.create(SandboxSpec())
+        before = inventory.take(home)
         filler = home / "filler"
-        filler.write_bytes(bytes(shutil.disk_usage(home).free))
+        filler.write_bytes(bytes(shutil.disk_usage(home).free - rest))
         with pytest.raises(errors.DiskFull):
             engine.create(SandboxSpec(name="no-room"))
         assert [info.id for info in engine.list()] == [first.id]
+        assert inventory.left(before, inventory.settle(home, before)) == {}
         filler.unlink()
         second = engine.create(SandboxSpec(name="no-room"))
         engine.destroy(first.id)
@@ -198,6 +211,19 @@ def test_a_full_disk_is_its_own_error_and_leaves_nothing(tmp_path: Path) -> None
     finally:
         for info in engine.list():
             engine.destroy(info.id)
+        unmount_below(home)
+        subprocess.run(["umount", str(home)], check=True)
+
+
+def test_a_home_without_room_for_a_pool_is_a_full_disk(tmp_path: Path) -> None:
+    home = tmp_path / "tiny"
+    home.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(home)], check=True)
+    try:
+        with pytest.raises(errors.DiskFull, match="at least"):
+            Engine(home).create(SandboxSpec())
+        assert sorted(path.name for path in home.iterdir() if path.name.startswith("pool")) == ["pool", "pool.lock"]
+    finally:
         subprocess.run(["umount", str(home)], check=True)
 
 

@@ -49,14 +49,16 @@ def candidates(app: typer.Typer, words: list[str]) -> list[Way]:
 
     *before, word = words
     root: Any = get_command(app)
-    name = next((each for each in before if not each.startswith("-")), None)
-    if name is None:
-        return [way for way in (*_commands(root), *_options(root)) if _fits(way, word)]
-    command = root.commands.get(name)
+    command = root
+    while hasattr(command, "commands"):  # a group of them
+        name = next((each for each in before if not each.startswith("-")), None)
+        if name is None:
+            return [way for way in (*_commands(command), *_options(command)) if _fits(way, word)]
+        command = command.commands.get(name)
+        before = before[before.index(name) + 1 :]
     if command is None:
         return []
-    ways = _of_command(root, command, before[before.index(name) + 1 :], word)
-    return [way for way in ways if _fits(way, word)]
+    return [way for way in _of_command(root, command, before, word) if _fits(way, word)]
 
 
 def _fits(way: Way, word: str) -> bool:
@@ -116,10 +118,14 @@ def _argument(root: Any, command: Any, given: list[str], word: str) -> Iterator[
     meaning = argument.metavar or ""
     if ":PATH" in meaning or "SRC" in meaning:
         yield from _places(word, local="SRC" in meaning)
-    elif meaning.startswith("SANDBOX"):
+    elif meaning.strip("[").startswith("SANDBOX"):
         yield from (Way(name, about) for name, about in _sandboxes() if name not in given)
-    elif meaning == "[COMMAND]":
-        yield from _commands(root)
+    elif meaning == "[COMMAND]...":
+        yield from () if given else _commands(root)
+    elif meaning.startswith("SNAPSHOT"):
+        yield from (Way(name, about) for name, about in _snapshots() if name not in given)
+    elif meaning.startswith("VOLUME"):
+        yield from (Way(name, about) for name, about in _volumes() if name not in given)
     elif meaning == "[PATH]" and given:
         yield from (Way(way.text, way.help, way.goes_on) for way in _remote(given[0], word))
     else:
@@ -162,6 +168,32 @@ def _sandboxes() -> list[tuple[str, str]]:
     except (SkerryError, OSError):
         return []
     return [(info.name or info.id, f"{info.state.value}, {info.template}") for info in found]
+
+
+def _snapshots() -> list[tuple[str, str]]:
+    import asyncio
+
+    from skerry import AsyncSnapshots
+    from skerry.core.errors import SkerryError
+
+    try:
+        found = asyncio.run(AsyncSnapshots().list())
+    except (SkerryError, OSError):
+        return []
+    return [(info.name or info.id, info.description or f"of {info.sandbox_id}") for info in found]
+
+
+def _volumes() -> list[tuple[str, str]]:
+    import asyncio
+
+    from skerry import AsyncVolumes
+    from skerry.core.errors import SkerryError
+
+    try:
+        found = asyncio.run(AsyncVolumes().list())
+    except (SkerryError, OSError):
+        return []
+    return [(info.name, f"{len(info.sandboxes)} sandboxes have it") for info in found]
 
 
 def _remote(sandbox: str, path: str) -> list[Way]:

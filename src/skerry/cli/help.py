@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-GROUPS = ("Sandboxes", "Lifecycle", "Running", "Files", "Network", "Looking", "Machine")
+GROUPS = ("Sandboxes", "Lifecycle", "Running", "Files", "Keeping", "Network", "Looking", "Machine")
 """In the order they are shown; a command names its own as `rich_help_panel`."""
 
 
@@ -30,7 +30,9 @@ class Grouped(TyperGroup):
 
 def help_(
     context: typer.Context,
-    command: Annotated[str | None, typer.Argument(metavar="[COMMAND]", help="Its name.", show_default=False)] = None,
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="[COMMAND]...", help="Its name.", show_default=False)
+    ] = None,
 ) -> None:
     """Show what a command does, its options and examples.
 
@@ -39,15 +41,13 @@ def help_(
     \b
     Example:
       skerry help cp
+      skerry help volume create
     """
-    root = context.find_root()
-    if command is None:
-        print(root.get_help())
-        return
-    group = root.command
-    assert isinstance(group, TyperGroup)
-    found = group.commands.get(command)
-    if found is None:
-        root.fail(f"there is no command {command!r}")
-    with found.make_context(command, [], parent=root, resilient_parsing=True) as inner:
-        print(found.get_help(inner))
+    inner = context.find_root()
+    for name in command or []:
+        group = inner.command
+        found = group.commands.get(name) if isinstance(group, TyperGroup) else None
+        if found is None:
+            inner.fail(f"there is no command {' '.join(command or [])!r}")
+        inner = found.make_context(name, [], parent=inner, resilient_parsing=True)
+    print(inner.get_help())

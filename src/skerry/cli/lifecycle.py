@@ -24,10 +24,10 @@ Grace = Annotated[
 
 
 def stop(sandboxes: Sandboxes, timeout: Grace = 10.0, output: options.Output = Format.TEXT) -> None:
-    """Stop sandboxes and keep their files.
+    """Stop sandboxes and keep their files; print their ids.
 
-    Prints their ids. Their processes are asked to end and killed after --timeout. A stopped sandbox does not age;
-    `skerry exec` and the like start it again.
+    Their processes are asked to end and killed after --timeout. A stopped sandbox does not age; `skerry exec` and the
+    like start it again.
 
     \b
     Example:
@@ -42,9 +42,9 @@ def stop(sandboxes: Sandboxes, timeout: Grace = 10.0, output: options.Output = F
 
 
 def start(sandboxes: Sandboxes, output: options.Output = Format.TEXT) -> None:
-    """Start sandboxes that are stopped or paused.
+    """Start sandboxes that do not run; print their ids.
 
-    Prints their ids. They have their files and variables, and their full lifetime again.
+    They have their files and variables, and their full lifetime again.
 
     \b
     Example:
@@ -69,9 +69,9 @@ def restart(
     timeout: Grace = 10.0,
     output: options.Output = Format.TEXT,
 ) -> None:
-    """Stop sandboxes and start them again, changed if you like.
+    """Stop sandboxes and start them, changed if you like.
 
-    Prints their ids. What cannot be had is refused before anything is stopped. Variables go over those that are set.
+    What cannot be had is refused before anything is stopped. Variables go over those that are set.
 
     \b
     Example:
@@ -94,9 +94,9 @@ def restart(
 
 
 def pause(sandboxes: Sandboxes, output: options.Output = Format.TEXT) -> None:
-    """Freeze the processes of sandboxes in memory.
+    """Freeze the processes of sandboxes in memory; print their ids.
 
-    Prints their ids. Their lifetime goes on. `skerry resume` or the next command in them lets them go on.
+    Their lifetime goes on. `skerry resume` or the next command in them lets them go on.
 
     \b
     Example:
@@ -111,9 +111,7 @@ def pause(sandboxes: Sandboxes, output: options.Output = Format.TEXT) -> None:
 
 
 def resume(sandboxes: Sandboxes, output: options.Output = Format.TEXT) -> None:
-    """Let the processes of paused sandboxes go on.
-
-    Prints their ids.
+    """Let the processes of paused sandboxes go on; print their ids.
 
     \b
     Example:
@@ -128,9 +126,7 @@ def resume(sandboxes: Sandboxes, output: options.Output = Format.TEXT) -> None:
 
 
 def recover(sandboxes: Sandboxes, output: options.Output = Format.TEXT) -> None:
-    """Start sandboxes that have failed.
-
-    They have the files they had. Prints their ids.
+    """Start sandboxes that have failed, with their files.
 
     \b
     Example:
@@ -149,9 +145,9 @@ def reset(
     hard: Annotated[bool, typer.Option("--hard", help="Forget their files too: as at their creation.")] = False,
     output: options.Output = Format.TEXT,
 ) -> None:
-    """Kill all that runs in sandboxes and start them afresh.
+    """Bring sandboxes back to how they began; print their ids.
 
-    They have the variables of their creation; their files stay. Prints their ids.
+    All processes end, and variables are those of the creation.
 
     \b
     Example:

@@ -21,7 +21,11 @@ from skerry.cli import (
     ports,
     processes,
     sandboxes,
+    snapshots,
+    storage,
+    templates,
     terminals,
+    volumes,
     watch,
 )
 from skerry.cli.help import Grouped, help_
@@ -80,9 +84,15 @@ app.command(rich_help_panel="Files")(files.cat)
 app.command(rich_help_panel="Files")(copying.cp)
 app.command(rich_help_panel="Files")(editing.edit)
 app.command(rich_help_panel="Files")(watch.watch)
+app.add_typer(snapshots.app, name="snapshot", rich_help_panel="Keeping")
+app.command(rich_help_panel="Keeping")(snapshots.clone)
+app.command(rich_help_panel="Keeping")(snapshots.fork)
+app.add_typer(templates.app, name="template", rich_help_panel="Keeping")
+app.add_typer(volumes.app, name="volume", rich_help_panel="Keeping")
 app.command(rich_help_panel="Network")(ports.port)
 app.command(rich_help_panel="Looking")(looking.usage)
 app.command(rich_help_panel="Looking")(looking.events)
+app.add_typer(storage.app, name="storage", rich_help_panel="Machine")
 app.command(rich_help_panel="Machine")(sandboxes.gc)
 app.command(rich_help_panel="Machine")(doctor.doctor)
 app.command(rich_help_panel="Machine")(bench.bench)

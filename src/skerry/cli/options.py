@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from skerry.core.models import VolumeMount
 
 
 class Format(StrEnum):
@@ -32,6 +35,14 @@ Lifetime = Annotated[float | None, typer.Option("--lifetime", metavar="S", help=
 Memory = Annotated[str | None, typer.Option("--memory", "-m", metavar="SIZE", help="Such as 512MB or 2GiB.")]
 Cpu = Annotated[float | None, typer.Option("--cpu", metavar="CORES", help="CPU cores, such as 0.5 or 2.")]
 Pids = Annotated[int | None, typer.Option("--pids", metavar="N", help="The most processes and threads at once.")]
+Disk = Annotated[str | None, typer.Option("--disk", metavar="SIZE", help="What it may write, such as 500MB or 5GB.")]
+Snapshot = Annotated[
+    str | None, typer.Option("--snapshot", metavar="SNAPSHOT", help="Begin with this one, by its id or name.")
+]
+Volume = Annotated[
+    list[str] | None,
+    typer.Option("--volume", "-v", metavar="NAME:PATH[:SUBPATH][:ro]", help="Mount a volume at PATH. Repeatable."),
+]
 NetworkOption = Annotated[Network, typer.Option("--network", help="'open' lets it out to the network.")]
 User = Annotated[str | None, typer.Option("--user", "-u", metavar="USER", help="The sandbox's user to run as.")]
 Sudo = Annotated[bool, typer.Option("--sudo", help="Run as the sandbox's own root.")]
@@ -39,6 +50,15 @@ Workdir = Annotated[str | None, typer.Option("--workdir", "-w", metavar="DIR", h
 CommandTimeout = Annotated[
     float | None,
     typer.Option("--timeout", "-t", metavar="S", help="Kill the command after so many seconds (exit 124)."),
+]
+Template = Annotated[
+    str | None, typer.Option("--template", "-T", metavar="NAME", help="What it begins with, such as python or node:22.")
+]
+Image = Annotated[
+    str | None, typer.Option("--image", metavar="FILE", help="An OCI archive or a `docker save` file to begin with.")
+]
+Source = Annotated[
+    str | None, typer.Option("--source", metavar="URL", help="A git repository or tar archive for its directory.")
 ]
 
 
@@ -57,3 +77,18 @@ def parse_env(assignments: list[str] | None) -> dict[str, str]:
             raise InvalidArgument(f"--env {name}: there is no such variable to pass", hint=f"write --env {name}=value")
         env[name] = value if equals else os.environ[name]
     return env
+
+
+def parse_volumes(volumes: list[str] | None) -> list[VolumeMount]:
+    """The mounts given with --volume. Raises InvalidArgument."""
+    from skerry.core.errors import InvalidArgument
+    from skerry.core.models import VolumeMount
+
+    mounts = []
+    for text in volumes or []:
+        name, *rest = text.split(":")
+        read_only = rest[1:] != [] and rest[-1] in ("ro", "rw") and rest.pop() == "ro"
+        if len(rest) not in (1, 2):
+            raise InvalidArgument(f"--volume {text!r} has no path", hint="write it like models:/models or models:/m:ro")
+        mounts.append(VolumeMount(name=name, path=rest[0], subpath="".join(rest[1:]), read_only=read_only))
+    return mounts

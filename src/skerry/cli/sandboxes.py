@@ -11,25 +11,32 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from skerry.cli import options
-from skerry.cli.options import Format, Network, parse_env
+from skerry.cli.building import build_display
+from skerry.cli.options import Format, Network, parse_env, parse_volumes
 from skerry.cli.output import ago, duration, note, print_error, print_json, print_table, size
 from skerry.cli.runtime import execute
 
 if TYPE_CHECKING:
     from skerry import AsyncSandbox
-    from skerry.core.models import Resources, SandboxInfo
+    from skerry.core.models import Resources, SandboxInfo, VolumeMount
 
 
 def create(
     name: options.Name = None,
+    template: options.Template = None,
+    image: options.Image = None,
+    source: options.Source = None,
     env: options.Env = None,
     lifetime: options.Lifetime = None,
     memory: options.Memory = None,
     cpu: options.Cpu = None,
     pids: options.Pids = None,
+    disk: options.Disk = None,
+    volume: options.Volume = None,
     network: options.NetworkOption = Network.NONE,
     user: options.User = None,
     workdir: options.Workdir = None,
+    snapshot: options.Snapshot = None,
     auto_stop: Annotated[
         float | None, typer.Option("--auto-stop", metavar="S", help="Stop it after so many seconds without work in it.")
     ] = None,
@@ -44,22 +51,31 @@ def create(
     \b
     Example:
       skerry create --name my-box --memory 1GB --lifetime 600
+      skerry create --snapshot before-upgrade
+      skerry create --template react-ts
     """
 
     async def work() -> None:
         from skerry import AsyncSandbox
 
-        sandbox = await AsyncSandbox.create(
-            name=name,
-            env=parse_env(env),
-            timeout=lifetime,
-            resources=resources(memory=memory, cpu=cpu, pids=pids),
-            network=network.value,
-            user=user,
-            workdir=workdir,
-            auto_stop=auto_stop,
-            auto_delete=auto_delete,
-        )
+        with build_display(output=output, logs=False) as display:
+            sandbox = await AsyncSandbox.create(
+                name=name,
+                template=template,
+                image=image,
+                source=source,
+                env=parse_env(env),
+                timeout=lifetime,
+                resources=resources(memory=memory, cpu=cpu, pids=pids, disk=disk),
+                volumes=parse_volumes(volume),
+                network=network.value,
+                user=user,
+                workdir=workdir,
+                snapshot=snapshot,
+                auto_stop=auto_stop,
+                auto_delete=auto_delete,
+                on_progress=display.on_progress,
+            )
         try:
             if output is Format.JSON:
                 print_json(await sandbox.info())
@@ -145,11 +161,14 @@ def info(sandbox: options.SandboxName, output: options.Output = Format.TEXT) -> 
             "network": found.network,
             "user": f"{found.user} in {found.workdir}",
             "env": " ".join(found.env_names) or "-",
-            "limits": f"{limits.cpu:g} cores, {size(limits.memory)} of memory, {limits.pids} processes",
+            "limits": f"{limits.cpu:g} cores, {size(limits.memory)} of memory, {limits.pids} processes, "
+            + (f"{size(limits.disk)} of disk" if limits.disk else "no limit of disk"),
+            "volumes": " ".join(map(_mount, found.volumes)) or "-",
         }
         if usage is not None:
             lines["cpu used"] = f"{usage.cpu_seconds:.2f} s"
             lines["memory used"] = size(usage.memory_used)
+            lines["disk used"] = size(usage.disk_used)
             lines["processes"] = str(usage.pids)
         for label, value in lines.items():
             print(f"{label + ':':<12} {value}")
@@ -286,6 +305,11 @@ async def _destroy(name: str, grace: float | None) -> str:
         sandbox_id = name
     await provider.destroy(sandbox_id)
     return sandbox_id
+
+
+def _mount(mount: VolumeMount) -> str:
+    """As --volume takes it."""
+    return ":".join(filter(None, (mount.name, mount.path, mount.subpath, "ro" if mount.read_only else "")))
 
 
 def _expires(info: SandboxInfo) -> str:

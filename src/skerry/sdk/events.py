@@ -32,6 +32,7 @@ EventType = Literal[
     "metrics",
     "resource_alert",
     "snapshot_created",
+    "restored",
 ]
 EventCallback = Callable[[Event], object]
 """Gets every event it was added for; may be a coroutine function."""

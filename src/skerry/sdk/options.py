@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
 from typing import Literal, TypeVar, cast
 
 from skerry.core.config import Limits, check_seconds, limits, parse_size
 from skerry.core.errors import InvalidArgument, QuotaExceeded, Unsupported
-from skerry.core.models import Resources, SandboxSpec
+from skerry.core.models import Resources, SandboxSpec, VolumeInfo, VolumeMount
+from skerry.core.names import NAME, check_mounts
 from skerry.sdk.commands import check_user, encode_env, encode_path
 
 Network = Literal["none", "open"]
 ResourceOptions = Resources | Mapping[str, float | int | str | None]
 """Limits by name: cpu (cores), memory and disk (bytes, or text such as "2GB"), pids, gpu."""
 
+VolumeOptions = Mapping[str, str | VolumeInfo | VolumeMount] | Iterable[VolumeMount]
+"""Volumes by the path they are mounted at, or mounts that say their paths themselves."""
+
 Number = TypeVar("Number", int, float)
 
-NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 MAX_PAIRS = 256
 
 
@@ -70,7 +72,6 @@ def check_secrets(secrets: Mapping[str, str] | None, env: Mapping[str, str] | No
 def build_spec(
     *,
     name: str | None,
-    template: str | None,
     env: Mapping[str, str] | None,
     secrets: Mapping[str, str] | None,
     metadata: Mapping[str, str] | None,
@@ -79,6 +80,7 @@ def build_spec(
     idle: Idle,
     purpose: str,
     resources: ResourceOptions | None,
+    volumes: VolumeOptions | None,
     network: str,
     user: str | None,
     workdir: str | PurePosixPath | None,
@@ -90,8 +92,6 @@ def build_spec(
     for option, value in unsupported.items():
         if value is not None:
             raise Unsupported(f"{option} is not supported yet", option=option)
-    if template not in (None, "host"):
-        raise Unsupported(f"there is no template {template!r} yet, only 'host'", option="template")
     if network not in ("none", "open"):
         raise Unsupported(f"there is no network policy {network!r} yet, only 'none' and 'open'", option="network")
     bounds = limits()
@@ -108,6 +108,7 @@ def build_spec(
         timeout=bounds.lifetime if timeout is None else check_lifetime(timeout, bounds),
         purpose=check_text(purpose, "purpose"),
         resources=check_resources(resources, bounds),
+        volumes=check_volumes(volumes),
         network=cast(Network, network),
         idempotency_key=None if idempotency_key is None else check_text(idempotency_key, "idempotency_key"),
         isolation=None if isolation is None else check_text(isolation, "isolation"),
@@ -193,6 +194,34 @@ def check_resources(resources: ResourceOptions | None, bounds: Limits | None = N
         disk=None if disk is None else _at_most(parse_size(disk, "disk"), bounds.max_disk, "bytes of disk"),
         pids=None if pids is None else _at_most(parse_size(pids, "pids"), bounds.max_pids, "processes"),
     )
+
+
+def check_volumes(volumes: object) -> tuple[VolumeMount, ...]:
+    """Raises InvalidArgument."""
+    hint = "a mapping of paths to volumes' names, or a list of VolumeMount"
+    if volumes is None:
+        return ()
+    if isinstance(volumes, Mapping):
+        return check_mounts([_at(path, given) for path, given in volumes.items()])
+    if not isinstance(volumes, Iterable) or isinstance(volumes, str | bytes):
+        raise InvalidArgument(f"volumes must be a mapping or a list, not {type(volumes).__name__}", hint=hint)
+    mounts = list(volumes)
+    for mount in mounts:
+        if not isinstance(mount, VolumeMount):
+            raise InvalidArgument(f"{mount!r} is not a VolumeMount", hint=hint)
+    return check_mounts(mounts)
+
+
+def _at(path: str, given: object) -> VolumeMount:
+    if isinstance(given, VolumeMount):
+        if given.path != path:
+            raise InvalidArgument(f"a volume is to be mounted at {path!r} and at {given.path!r}")
+        return given
+    if isinstance(given, VolumeInfo):
+        return VolumeMount(name=given.name, path=path)
+    if not isinstance(given, str):
+        raise InvalidArgument(f"{given!r} is not a volume", hint="its name, or a VolumeMount")
+    return VolumeMount(name=given, path=path)
 
 
 def check_limits(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from types import TracebackType
 from typing import Literal, Self
 
@@ -11,11 +12,14 @@ import anyio
 
 from skerry.core import registry
 from skerry.core.errors import SandboxStopped, SkerryError, Unsupported
-from skerry.core.models import CodeResult, Event, ExecResult, SandboxInfo, SandboxSpec, State, Usage
+from skerry.core.models import CodeResult, Event, ExecResult, SandboxInfo, SandboxSpec, SnapshotInfo, State, Usage
 from skerry.core.provider import Deadlines, Leases, Provider, Resizable
+from skerry.core.provider import Volumes as VolumeProvider
 from skerry.sdk import code as snippets
 from skerry.sdk import lifecycle
+from skerry.sdk.building import ProgressCallback
 from skerry.sdk.commands import BytesCallback, Command, SandboxPath, Stdin, TextCallback, build
+from skerry.sdk.copies import CopyOptions, SecretOptions, check_count, copy, copy_spec
 from skerry.sdk.env import AsyncEnv
 from skerry.sdk.events import EventCallback, EventLog, EventType
 from skerry.sdk.exec_stream import AsyncExecStream
@@ -24,15 +28,21 @@ from skerry.sdk.files import AsyncFiles
 from skerry.sdk.git import AsyncGit
 from skerry.sdk.health import TIMEOUT as CHECK_TIMEOUT
 from skerry.sdk.health import Checks, HealthReport, examine
+from skerry.sdk.images import ImageOption
 from skerry.sdk.instructions import Instructions, check_instructions, describe
 from skerry.sdk.link import Link
 from skerry.sdk.listing import SandboxPage, SandboxStatus, select, spec_of
 from skerry.sdk.log import log
-from skerry.sdk.options import ResourceOptions, build_spec, check_idle, check_lifetime, check_limits
+from skerry.sdk.options import ResourceOptions, VolumeOptions, build_spec, check_idle, check_lifetime, check_limits
 from skerry.sdk.output import OUTPUT_LIMIT
 from skerry.sdk.ports import AsyncPorts
+from skerry.sdk.preparing import needs_preparation, prepare, serve
 from skerry.sdk.processes import AsyncProcesses
+from skerry.sdk.snapshots import AsyncSandboxSnapshots, LogCallback, SnapshotName, check_beginning, require_snapshots
+from skerry.sdk.snapshots import find as find_snapshot
+from skerry.sdk.sources import SourceOption, check_source
 from skerry.sdk.states import wait_for_state
+from skerry.sdk.templates import TemplateOption, based_on, resolve_template
 from skerry.sdk.terminals import COLS, ROWS, AsyncTerminals
 from skerry.sdk.usage import measure
 from skerry.wire import Life, LifeReply
@@ -40,6 +50,23 @@ from skerry.wire import Life, LifeReply
 READY_GUARD = 5.0
 DESTROY_GUARD = 600.0
 """A sandbox may hold hundreds of thousands of files on a slow disk; its processes are gone long before them."""
+
+
+class AsyncForkResult:
+    """What became of one copy of a `fork`."""
+
+    def __init__(self, sandbox: AsyncSandbox | None, error: SkerryError | None = None) -> None:
+        self._sandbox, self._error = sandbox, error
+
+    @property
+    def sandbox(self) -> AsyncSandbox | None:
+        """The copy; None when it could not be made."""
+        return self._sandbox
+
+    @property
+    def error(self) -> SkerryError | None:
+        """Why it could not be made; None when it was."""
+        return self._error
 
 
 class AsyncSandbox:
@@ -63,8 +90,10 @@ class AsyncSandbox:
         self._env = AsyncEnv(self._link)
         self._ports = AsyncPorts(self._link)
         self._git = AsyncGit(self._link)
+        self._snapshots = AsyncSandboxSnapshots(provider, info.id, self._restored)
         self._instructions: Instructions | None = None
         self._kept = False
+        self._link.on_start = self._serve
 
     @classmethod
     async def create(
@@ -72,12 +101,13 @@ class AsyncSandbox:
         provider: str | Provider = "local",
         *,
         name: str | None = None,
-        template: str | None = None,
-        image: object = None,
-        snapshot: object = None,
-        source: object = None,
-        language: object = None,
-        runtime: object = None,
+        template: TemplateOption | None = None,
+        image: ImageOption | None = None,
+        snapshot: SnapshotName | None = None,
+        restore_from: SnapshotName | None = None,
+        source: SourceOption | None = None,
+        language: str | None = None,
+        runtime: str | None = None,
         env: Mapping[str, str] | None = None,
         metadata: Mapping[str, str] | None = None,
         timeout: float | None = None,
@@ -89,7 +119,7 @@ class AsyncSandbox:
         keep_alive: bool | None = None,
         instructions: Instructions | None = None,
         resources: ResourceOptions | None = None,
-        volumes: object = None,
+        volumes: VolumeOptions | None = None,
         ports: object = None,
         network: str = "none",
         secrets: Mapping[str, str] | None = None,
@@ -103,6 +133,9 @@ class AsyncSandbox:
         isolation: str | None = None,
         auto_start: bool = True,
         on_event: EventCallback | None = None,
+        build: bool = True,
+        on_log: TextCallback | None = None,
+        on_progress: ProgressCallback | None = None,
     ) -> Self:
         """Make a sandbox that is ready for commands.
 
@@ -112,21 +145,31 @@ class AsyncSandbox:
         as `env`, but of this sandbox alone: no copy of it has them. With `auto_start=False` a call on a sandbox that is
         stopped or paused raises SandboxStopped instead of starting it. With `idempotency_key` the same call again
         returns the same sandbox. `on_event` gets every event from `created` on. `instructions` is what
-        `instructions()` gives.
+        `instructions()` gives. `snapshot`, or `restore_from`, is what it begins with: its template, files, variables,
+        user and working directory are those. `volumes` are those that exist, by the path they are mounted at, or a
+        list of `VolumeMount`.
         Options typed `object` have no feature yet.
+
+        `template` (or `image`, or the `language` or `runtime` it is for) is what it begins with; `host` unless given.
+        One that is not built is built first, which can take minutes: `on_progress` gets each step, `on_log` what the
+        steps write, and with `build=False` it is refused. `source` fills the working directory.
 
         Raises:
             Unsupported: an option that this provider or this version cannot honour; `option` names it.
             InvalidArgument: an option that makes no sense.
             QuotaExceeded: more than the configured maximum.
             Conflict: the name is taken, or the idempotency key was used for something else.
+            SnapshotNotFound: there is no such snapshot.
+            VolumeNotFound: there is no such volume.
             ProviderUnavailable: the provider cannot work here.
+            TemplateNotFound: there is no such template; the hint has the nearest.
+            TemplateBuildFailed: a step of the template or of the source failed.
         """
         started = time.perf_counter()
         check_instructions(instructions)
+        origin = check_source(source, network)
         spec = build_spec(
             name=name,
-            template=template,
             env=env,
             secrets=secrets,
             metadata=metadata,
@@ -141,18 +184,13 @@ class AsyncSandbox:
             ),
             purpose=purpose,
             resources=resources,
+            volumes=volumes,
             network=network,
             user=user,
             workdir=workdir,
             idempotency_key=idempotency_key,
             isolation=isolation,
             unsupported={
-                "image": image,
-                "snapshot": snapshot,
-                "source": source,
-                "language": language,
-                "runtime": runtime,
-                "volumes": volumes,
                 "ports": ports,
                 "region": region,
                 "target": target,
@@ -160,9 +198,31 @@ class AsyncSandbox:
             },
         )
         chosen = registry.provider(provider)
+        if (begin := check_beginning(snapshot, restore_from, template or image or language or runtime)) is not None:
+            found = await find_snapshot(require_snapshots(chosen, "snapshot"), begin)
+            spec = dataclasses.replace(spec, snapshot=found.id)
+        if spec.volumes and not isinstance(chosen, VolumeProvider):
+            raise Unsupported(f"the provider {chosen.name!r} has no volumes", option="volumes")
         lifecycle.check_inactivity(chosen, spec)
+        built = await resolve_template(
+            chosen,
+            template=template,
+            image=image,
+            language=language,
+            runtime=runtime,
+            build=build,
+            on_log=on_log,
+            on_progress=on_progress,
+        )
+        if built is not None:
+            spec = based_on(spec, built)
+        if needs_preparation(built, origin):
+            spec = dataclasses.replace(spec, leased=isinstance(chosen, Leases))
         info = await chosen.create(spec)
         sandbox = cls(chosen, info, spec, auto_start=auto_start)
+        await prepare(sandbox, built, origin, on_log)
+        if spec.snapshot is not None:
+            await sandbox._serve()
         sandbox._instructions = instructions
         log.info("created %s", info.id, extra=sandbox._link.fields("create", started))
         if on_event is not None:
@@ -213,17 +273,13 @@ class AsyncSandbox:
         return select(everything, state=state, metadata=metadata, labels=labels, limit=limit, cursor=cursor)
 
     async def __aenter__(self) -> Self:
-        if isinstance(self._provider, Leases):
-            try:
-                await self._link.session()  # starts it
-                await self._provider.record_lease(self.id)
-                await self._link.request(Life(lease=1), LifeReply)
-                self._link.leased = True
-            except SandboxStopped:
-                raise  # it was not to be started: nothing has begun that could be left behind
-            except BaseException:
-                await self.__aexit__(None, None, None)
-                raise
+        try:
+            await self._lease()
+        except SandboxStopped:
+            raise  # it was not to be started: nothing has begun that could be left behind
+        except BaseException:
+            await self.__aexit__(None, None, None)
+            raise
         return self
 
     async def __aexit__(
@@ -237,11 +293,24 @@ class AsyncSandbox:
 
         Raises SandboxNotFound, ConnectionLost.
         """
-        if self._link.leased and isinstance(self._provider, Leases):
+        if self._link.leased:
+            await self._release()
+        self._kept = True
+
+    async def _lease(self) -> None:
+        """Tie it to this process, where the provider can."""
+        if isinstance(self._provider, Leases):
+            await self._link.session()  # starts it
+            await self._provider.record_lease(self.id)
+            await self._link.request(Life(lease=1), LifeReply)
+            self._link.leased = True
+
+    async def _release(self) -> None:
+        if isinstance(self._provider, Leases):
             # In this order a crash in between ends the sandbox: it is never left with nobody to end it.
             await self._link.request(Life(lease=0), LifeReply)
             await self._provider.record_lease(self.id, held=False)
-        self._link.leased, self._kept = False, True
+        self._link.leased = False
 
     async def stop(self, *, timeout: float = 10.0) -> SandboxInfo:
         """End what runs in it and keep its files and variables; it costs no memory and does not age until `start`.
@@ -263,6 +332,7 @@ class AsyncSandbox:
         """
         began = time.perf_counter()
         self._info = await lifecycle.start(self._link)
+        await self._serve()
         return self._changed("start", began)
 
     async def restart(
@@ -285,6 +355,7 @@ class AsyncSandbox:
         self._info = await lifecycle.restart(
             self._link, self._ports, timeout, env=env, resources=resources, template=template
         )
+        await self._serve()
         return self._changed("restart", began)
 
     async def pause(self) -> SandboxInfo:
@@ -311,6 +382,7 @@ class AsyncSandbox:
         """
         began = time.perf_counter()
         self._info = await lifecycle.reset(self._link, self._ports, hard=hard)
+        await self._serve()
         return self._changed("reset", began)
 
     async def recover(self) -> SandboxInfo:
@@ -320,7 +392,12 @@ class AsyncSandbox:
         """
         began = time.perf_counter()
         self._info = await lifecycle.recover(self._link, self._ports)
+        await self._serve()
         return self._changed("recover", began)
+
+    async def _serve(self) -> None:
+        """Start what its template runs in the background, unless somebody has since it was started."""
+        await serve(self, self._info)
 
     def _changed(self, op: str, began: float) -> SandboxInfo:
         log.info("%s %s: %s", op, self.id, self._info.state, extra=self._link.fields(op, began))
@@ -333,12 +410,20 @@ class AsyncSandbox:
 
         Raises Unsupported for `graceful` where the provider cannot.
         """
-        started = time.perf_counter()
-        self._link.destroyed = True
-        try:
+
+        async def end() -> None:
             if graceful:
                 await lifecycle.end(self._link, timeout)
             await self._provider.destroy(self.id)
+
+        await self._end(end)
+
+    async def _end(self, end: Callable[[], Awaitable[None]]) -> None:
+        """End it by what `end` does."""
+        started = time.perf_counter()
+        self._link.destroyed = True
+        try:
+            await end()
         except BaseException:
             self._link.destroyed = False
             raise
@@ -414,6 +499,94 @@ class AsyncSandbox:
     def git(self) -> AsyncGit:
         """Its repositories."""
         return self._git
+
+    @property
+    def snapshots(self) -> AsyncSandboxSnapshots:
+        """Its snapshots."""
+        return self._snapshots
+
+    async def save_state(self, name: str | None = None) -> SnapshotInfo:
+        """Take a snapshot, as `snapshots.create` does; `create(restore_from=…)` goes on from it."""
+        return await self._snapshots.create(name)
+
+    async def clone(
+        self,
+        *,
+        name: str | None = None,
+        env: Mapping[str, str] | None = None,
+        resources: ResourceOptions | None = None,
+        metadata: Mapping[str, str] | None = None,
+        labels: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        secrets: SecretOptions = False,
+        on_log: LogCallback | None = None,
+    ) -> AsyncSandbox:
+        """A running copy of it: its files and variables as they are now, and the same volumes; it goes on itself.
+
+        What is given is different in the copy; `env` is set over what it has. Processes are not copied, and neither
+        are secrets, unless `secrets` is true or gives others.
+
+        Raises as `create` does; Conflict also for one that is archived; DiskFull.
+        """
+        options = CopyOptions(
+            name=name,
+            env=env,
+            resources=resources,
+            metadata=metadata,
+            labels=labels,
+            timeout=timeout,
+            secrets=secrets,
+        )
+        [result] = await self._copy(1, options, on_log)
+        if result.error is not None:
+            raise result.error
+        assert result.sandbox is not None
+        return result.sandbox
+
+    async def fork(
+        self,
+        n: int,
+        *,
+        env: Mapping[str, str] | None = None,
+        resources: ResourceOptions | None = None,
+        metadata: Mapping[str, str] | None = None,
+        labels: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        secrets: SecretOptions = False,
+        on_log: LogCallback | None = None,
+    ) -> tuple[AsyncForkResult, ...]:
+        """`n` running copies of it, all of the same moment, as `clone` makes them; for each the copy or its error.
+
+        Raises InvalidArgument, Unsupported, Conflict, DiskFull, SandboxNotFound: then there is no copy.
+        """
+        options = CopyOptions(
+            env=env, resources=resources, metadata=metadata, labels=labels, timeout=timeout, secrets=secrets
+        )
+        return await self._copy(n, options, on_log)
+
+    async def _copy(self, n: int, options: CopyOptions, on_log: LogCallback | None) -> tuple[AsyncForkResult, ...]:
+        spec = copy_spec(await self.info(), self.config, options)
+        made = await copy(self._provider, self.id, [spec] * check_count(n), on_log)
+        known = dataclasses.replace(spec, secrets_of=None)
+        results = tuple(
+            AsyncForkResult(None, result)
+            if isinstance(result, SkerryError)
+            else AsyncForkResult(type(self)(self._provider, result, known))
+            for result in made
+        )
+        for result in results:
+            if result.sandbox is not None:
+                await result.sandbox._serve()
+        return results
+
+    async def _restored(self, info: SandboxInfo) -> None:
+        """Everything that ran in it is gone, its agent too."""
+        self._info = info
+        await self._ports._close()
+        await self._link.close()
+        if info.state is State.RUNNING:
+            await self._link.renew_lease()
+            await self._serve()
 
     async def info(self) -> SandboxInfo:
         """What the provider knows about it now. Raises SandboxNotFound."""

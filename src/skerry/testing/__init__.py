@@ -27,7 +27,9 @@ from skerry.testing.cases.lifecycle import LifecycleConformance, ListingConforma
 from skerry.testing.cases.output import OutputConformance  # noqa: E402
 from skerry.testing.cases.ports import PortsConformance  # noqa: E402
 from skerry.testing.cases.processes import ProcessesConformance  # noqa: E402
+from skerry.testing.cases.snapshots import CopiesConformance, SnapshotsConformance  # noqa: E402
 from skerry.testing.cases.stopping import PausingConformance, StoppingConformance  # noqa: E402
+from skerry.testing.cases.templates import TemplatesConformance  # noqa: E402
 from skerry.testing.cases.terminals import TerminalsConformance  # noqa: E402
 from skerry.testing.cases.timeouts import TimeoutsConformance  # noqa: E402
 from skerry.testing.cases.transfers import TransfersConformance  # noqa: E402
@@ -56,6 +58,9 @@ SUITES: tuple[type[Conformance], ...] = (
     ResizableConformance,
     StoppingConformance,
     PausingConformance,
+    SnapshotsConformance,
+    CopiesConformance,
+    TemplatesConformance,
 )
 """Every class, in the order of the tables."""
 
@@ -73,6 +78,7 @@ __all__ = [
     "SUITES",
     "ClientsConformance",
     "Conformance",
+    "CopiesConformance",
     "DeadlinesConformance",
     "EnvConformance",
     "ExecConformance",
@@ -90,7 +96,9 @@ __all__ = [
     "ProcessesConformance",
     "ResizableConformance",
     "SearchConformance",
+    "SnapshotsConformance",
     "StoppingConformance",
+    "TemplatesConformance",
     "TerminalsConformance",
     "TimeoutsConformance",
     "TransfersConformance",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import os
 import struct
 import uuid
@@ -17,6 +16,8 @@ _SUBVOL_CREATE = 0x5000940E
 _SNAP_DESTROY = 0x5000940F
 _SNAP_CREATE_V2 = 0x50009417
 _SNAP_READ_ONLY = 2
+_START_SYNC = 0x80089418
+_WAIT_SYNC = 0x40089416
 _INO_LOOKUP = 0xD0009412
 _FS_INFO = 0x8400941F
 _QUOTA_CTL = 0xC0109428
@@ -38,15 +39,27 @@ def _directory(path: Path) -> Iterator[int]:
         os.close(fd)
 
 
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _ioctl(fd: int, call: int, argument: bytes) -> bytes:
+    """The argument as the kernel leaves it. Unlike fcntl.ioctl it lets other threads run. Raises OSError."""
+    buffer = (ctypes.c_char * max(1, len(argument))).from_buffer_copy(argument or bytes(1))
+    if _libc.ioctl(fd, ctypes.c_ulong(call), buffer) < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return bytes(buffer)
+
+
 def _named(path: Path, call: int, head: bytes) -> None:
     """A call on a directory whose argument ends with the name of an entry in it."""
     with _directory(path.parent) as fd:
-        fcntl.ioctl(fd, call, bytearray((head + os.fsencode(path.name)).ljust(4096, b"\0")))
+        _ioctl(fd, call, (head + os.fsencode(path.name)).ljust(4096, b"\0"))
 
 
 def is_btrfs(path: Path) -> bool:
     buffer = ctypes.create_string_buffer(256)
-    if ctypes.CDLL(None, use_errno=True).statfs(os.fsencode(path), buffer) != 0:
+    if _libc.statfs(os.fsencode(path), buffer) != 0:
         raise OSError(ctypes.get_errno(), "statfs", str(path))
     return int.from_bytes(buffer.raw[:8], "little") & 0xFFFFFFFF == MAGIC
 
@@ -67,24 +80,35 @@ def snapshot(source: Path, target: Path, *, read_only: bool) -> None:
         _named(target, _SNAP_CREATE_V2, struct.pack("qQQ32s", fd, 0, _SNAP_READ_ONLY if read_only else 0, b""))
 
 
+def commit(path: Path) -> None:
+    """Write what is changed in directories and accounts, not what is in files; returns when it is on disk."""
+    with _directory(path) as fd:
+        _ioctl(fd, _WAIT_SYNC, _ioctl(fd, _START_SYNC, bytes(8)))
+
+
+def flush(path: Path) -> None:
+    """Write everything of the whole file system; returns when it is on disk. Raises OSError."""
+    with _directory(path) as fd:
+        if _libc.syncfs(fd) != 0:
+            raise OSError(ctypes.get_errno(), "syncfs", str(path))
+
+
 def delete(path: Path) -> None:
     """The entry goes at once, its space in the background. Raises FileNotFoundError, OSError."""
     _named(path, _SNAP_DESTROY, struct.pack("q", 0))
 
 
 def subvolume_id(path: Path) -> int:
-    argument = bytearray(struct.pack("QQ4080s", 0, _FIRST_INODE, b""))
     with _directory(path) as fd:
-        fcntl.ioctl(fd, _INO_LOOKUP, argument)
-    return int(struct.unpack_from("Q", argument)[0])
+        answer = _ioctl(fd, _INO_LOOKUP, struct.pack("QQ4080s", 0, _FIRST_INODE, b""))
+    return int(struct.unpack_from("Q", answer)[0])
 
 
 def _qgroups(path: Path) -> Path:
     """Where the kernel shows the accounts of the file system of `path`."""
-    argument = bytearray(1024)
     with _directory(path) as fd:
-        fcntl.ioctl(fd, _FS_INFO, argument)
-    return Path("/sys/fs/btrfs", str(uuid.UUID(bytes=bytes(argument[16:32]))), "qgroups")
+        answer = _ioctl(fd, _FS_INFO, bytes(1024))
+    return Path("/sys/fs/btrfs", str(uuid.UUID(bytes=answer[16:32])), "qgroups")
 
 
 def has_quotas(path: Path) -> bool:
@@ -98,19 +122,19 @@ def has_quotas(path: Path) -> bool:
 def enable_quotas(path: Path) -> None:
     """For a file system that is still empty: counting what is there already could take hours. Raises OSError."""
     with _directory(path) as fd:
-        fcntl.ioctl(fd, _QUOTA_CTL, bytearray(struct.pack("QQ", _QUOTA_ENABLE, 0)))
+        _ioctl(fd, _QUOTA_CTL, struct.pack("QQ", _QUOTA_ENABLE, 0))
         try:
-            fcntl.ioctl(fd, _QUOTA_RESCAN, bytes(64))
+            _ioctl(fd, _QUOTA_RESCAN, bytes(64))
         except OSError:
             pass  # under way already
-        fcntl.ioctl(fd, _QUOTA_RESCAN_WAIT)
+        _ioctl(fd, _QUOTA_RESCAN_WAIT, b"")
 
 
 def set_limit(path: Path, size: int | None) -> None:
     """How much the subvolume may refer to, shared or not; None is no limit. Raises OSError."""
     limit = 0xFFFF_FFFF_FFFF_FFFF if size is None else size
     with _directory(path) as fd:
-        fcntl.ioctl(fd, _QGROUP_LIMIT, struct.pack("QQQQQQ", 0, _LIMIT_REFERENCED, limit, 0, 0, 0))
+        _ioctl(fd, _QGROUP_LIMIT, struct.pack("QQQQQQ", 0, _LIMIT_REFERENCED, limit, 0, 0, 0))
 
 
 def referenced(path: Path) -> int | None:
@@ -125,7 +149,7 @@ def forget_account(root: Path, subvolume: int) -> bool:
     """Remove the account of a subvolume that is gone; False while the kernel still takes it apart."""
     with _directory(root) as fd:
         try:
-            fcntl.ioctl(fd, _QGROUP_CREATE, struct.pack("QQ", 0, subvolume))
+            _ioctl(fd, _QGROUP_CREATE, struct.pack("QQ", 0, subvolume))
         except FileNotFoundError:
             return True
         except OSError:

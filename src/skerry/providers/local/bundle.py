@@ -22,7 +22,7 @@ _CAPABILITIES = [
 # only what everybody may read, or what belongs to the sandbox's own namespaces, needs covering.
 _MASKED = (
     "/proc/acpi /proc/asound /proc/keys /proc/latency_stats /proc/timer_list /proc/scsi /proc/interrupts "
-    "/sys/firmware /sys/devices/virtual/powercap"
+    "/sys/firmware /sys/devices/virtual/powercap /sys/fs/btrfs"
 ).split()
 _READ_ONLY = ["/proc/sys"]
 
@@ -41,9 +41,8 @@ def _filter() -> str:
     return base64.b64encode(Path(binary("seccomp.bpf")).read_bytes()).decode()
 
 
-@cache
-def _existing(paths: tuple[str, ...]) -> list[str]:
-    """Those of `paths` that this kernel has: each one less is a mount less."""
+def _existing(paths: list[str]) -> list[str]:
+    """Those of `paths` that this kernel has now: each one less is a mount less, and a module may bring one."""
     return [path for path in paths if os.path.exists(path)]
 
 
@@ -75,8 +74,8 @@ def configuration(record: Record, root: Path, runtime: str) -> dict[str, object]
     names = ("pid", "ipc", "uts", "mount", "cgroup", "network")
     linux: dict[str, object] = {
         "namespaces": [*({"type": name} for name in names), {"type": "user", "path": str(USERNS)}],
-        "maskedPaths": _existing(tuple(_MASKED)),
-        "readonlyPaths": _existing(tuple(_READ_ONLY)),
+        "maskedPaths": _existing(_MASKED),
+        "readonlyPaths": _existing(_READ_ONLY),
         # memory that nobody is attached to any more goes, or a killed program's segments would fill the limit for ever
         "sysctl": {"kernel.shm_rmid_forced": "1"},
     }

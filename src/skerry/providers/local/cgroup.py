@@ -172,6 +172,12 @@ class Cgroups:
         pids = self._file("pids", sandbox_id, "pids.current", "pids.current")
         return Counters(seconds, max(0, int(memory.read_text()) - cache), int(pids.read_text()))
 
+    def dirty(self, sandbox_id: str) -> int:
+        """Bytes of files that wait to be written back. Raises FileNotFoundError when there is no group."""
+        memory = self._file("memory", sandbox_id, "memory.usage_in_bytes", "memory.current")
+        stat = _table(memory.parent / "memory.stat")
+        return stat.get("total_dirty", stat.get("file_dirty", 0))
+
     def freeze(self, sandbox_id: str, timeout: float = 10.0) -> None:
         """Stop every process where it is, and wait until all stand still.
 

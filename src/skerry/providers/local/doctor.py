@@ -15,6 +15,7 @@ from skerry.core.models import Resources, SandboxSpec
 from skerry.providers.local import host, network
 from skerry.providers.local.cgroup import Cgroups
 from skerry.providers.local.engine import Engine
+from skerry.providers.local.storage import choose, find_storage, missing_for_pool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,7 +31,7 @@ class Check:
 
 def checks() -> list[Check]:
     """Everything, in the order in which it matters; the last one really runs a sandbox."""
-    found = [_root(), _kernel(), _runtime(), _binaries(), _cgroups(), _home(), _egress(), _docker()]
+    found = [_root(), _kernel(), _runtime(), _binaries(), _cgroups(), _home(), _storage(), _egress(), _docker()]
     if all(check.ok for check in found if check.required):
         found.append(_real_sandbox())
     return found
@@ -115,6 +116,26 @@ def _home() -> Check:
         return f"{path}, {free >> 30} GiB free"
 
     return _attempt("home", look)
+
+
+def _storage() -> Check:
+    """What the sandboxes' files are kept in, or would be; without btrfs no disk limit and no quick snapshot."""
+
+    def look() -> str:
+        path = home()
+        there = find_storage(path) if path.is_dir() else None
+        kind = there.kind if there else choose(next(each for each in (path, *path.parents) if each.exists()))
+        if kind == "directory":
+            missing = missing_for_pool()
+            raise ProviderUnavailable(
+                f"plain directories, without disk limits and with slow snapshots{f': {missing}' if missing else ''}",
+                hint="apt-get install -y btrfs-progs, on a kernel with btrfs and loop devices, with a new SKERRY_HOME",
+            )
+        if there is not None:
+            there.prepare()
+        return {"pool": "a btrfs pool in a file", "btrfs": "btrfs, which SKERRY_HOME is on"}[kind]
+
+    return _attempt("storage", look, required=False)
 
 
 def _egress() -> Check:

@@ -11,13 +11,14 @@ A sandbox's lock is held for every change of it. Its folder decides what it is:
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import secrets
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from skerry.core import transitions
@@ -25,6 +26,9 @@ from skerry.core.config import home, limits
 from skerry.core.errors import (
     Conflict,
     Corrupted,
+    DiskFull,
+    InvalidArgument,
+    ProviderUnavailable,
     QuotaExceeded,
     SandboxFailed,
     SandboxNotFound,
@@ -38,11 +42,15 @@ from skerry.providers.local.bases import Base, find_base
 from skerry.providers.local.cgroup import Cgroups
 from skerry.providers.local.host import ProcessId, boot_id, boottime, require_root, runtime
 from skerry.providers.local.lifecycle import Lifecycle
-from skerry.providers.local.limits import check_limits, merge
+from skerry.providers.local.limits import LEAST_DISK, check_limits, merge
 from skerry.providers.local.locks import FileLock
 from skerry.providers.local.record import Record
-from skerry.providers.local.storage import Storage, open_storage
-from skerry.providers.local.store import KeyTaken, Store, new_id
+from skerry.providers.local.restoring import Restoring, restoring_trees
+from skerry.providers.local.snapshots import Snapshots, snapshots_in
+from skerry.providers.local.storage import Storage, open_storage, release_lost_pools
+from skerry.providers.local.store import KeyTaken, Store, is_id, new_id
+from skerry.providers.local.templates import Templates
+from skerry.providers.local.volumes import Volumes
 
 KILL_TIMEOUT = 10.0
 KEPT_CONNECTIONS = 64
@@ -67,17 +75,23 @@ class Engine:
         """Archives a stopped sandbox whose `auto_archive` is due; lock held, saves the record it returns."""
         self.unarchive_hook: Callable[[Record], Record] | None = None
         """Makes an archived sandbox a stopped one that has its files; lock held, saves the record it returns."""
+        self.snapshots = Snapshots(self)
+        self.restoring = Restoring(self)
+        self.templates = Templates(self)
         self._cpu_seen: dict[str, tuple[float, float]] = {}
         self._connections: dict[str, launch.Started] = {}
         """From starting sandboxes: the first to dial one takes over its connection, which saves opening another."""
         weakref.finalize(self, _close, self._connections)
         self.lifecycle = Lifecycle(self)
+        self.volumes = Volumes(self)
 
     @property
     def storage(self) -> Storage:
         """Where the files of the sandboxes are. Raises ProviderUnavailable, Corrupted."""
         if self._storage is None:
             self._storage = open_storage(self.store.home)
+        else:
+            self._storage.prepare()  # it may have been unmounted meanwhile
         return self._storage
 
     def prepare(self) -> None:
@@ -86,7 +100,10 @@ class Engine:
             if not self._prepared:
                 self.store.prepare()
                 self._prepared = True
-                self.sweep()
+                # What storage cannot do is said to whoever needs it: a broken pool must not keep anybody from
+                # looking at sandboxes and ending them.
+                with contextlib.suppress(ProviderUnavailable, Corrupted, DiskFull, InvalidArgument):
+                    self.sweep()
 
     # -- create
 
@@ -96,7 +113,27 @@ class Engine:
         launch.check_binaries()
         self.prepare()
         granted = self.grant(spec)
-        record = self._new_record(spec, granted, which[0], find_base(self.store, spec.template))
+        if spec.secrets_of is not None:
+            theirs = self.store.read(spec.secrets_of).spec.secrets
+            spec = dataclasses.replace(spec, secrets={**theirs, **spec.secrets}, secrets_of=None)
+        with self._base(spec) as base:
+            _check_room(base, granted)
+            spec = dataclasses.replace(spec, template=base.template)
+            self.volumes.check(spec, host=base.host)
+            return self._create(spec, self._new_record(spec, granted, which[0], base))
+
+    @contextmanager
+    def _base(self, spec: SandboxSpec) -> Iterator[Base]:
+        """What it begins with, and that nobody removes meanwhile. Raises TemplateNotFound, SnapshotNotFound."""
+        if spec.snapshot is None:
+            # `host` is never removed: no lock slows down the making of its sandboxes
+            with self.templates.using() if spec.template != "host" else nullcontext():
+                yield find_base(self.store, spec.template)
+        else:
+            with self.snapshots.held(spec.snapshot) as kept:
+                yield self.snapshots.base(kept)
+
+    def _create(self, spec: SandboxSpec, record: Record) -> Record:
         while True:
             if spec.idempotency_key is not None and (known := self._known(spec)):
                 return known
@@ -130,7 +167,11 @@ class Engine:
             base_env=base.env,
             lowers=base.layers,
             host=base.host,
+            inherited=base.inherited,
+            seed=base.seed,
+            snapshot=base.snapshot,
             runtime=runtime,
+            lease=ProcessId.mine() if spec.leased else None,
         )
 
     # -- what every change of a sandbox is made of; the caller holds its lock
@@ -163,15 +204,19 @@ class Engine:
             lowers=tuple(self.store.home / layer for layer in record.lowers),
             upper=upper,
             make=lambda: self.make_upper(record),
+            volumes=self.volumes.attach(record),
         )
 
     def make_upper(self, record: Record) -> None:
-        """An empty writable layer, unless there is one. Raises DiskFull, OSError."""
+        """The writable layer a sandbox begins with, unless there is one. Raises DiskFull, OSError."""
         upper = self.upper(record.id)
         if upper.exists():
             return
-        limit = record.limits.disk
-        self.storage.create(upper, None if limit is None else max(0, limit - record.inherited))
+        limit = upper_limit(record)
+        if record.seed is not None:
+            self.storage.copy(self.store.home / record.seed, upper, limit=limit)
+            return
+        self.storage.create(upper, limit)
         for name in ("u", "w"):
             (upper / name).mkdir(mode=0o755)
         upper.chmod(0o755)
@@ -464,18 +509,41 @@ class Engine:
         # From here on it is gone for everybody: a folder without a record is finished by whoever finds it unlocked.
         records.remove(self.store.directory(record.id))
         self.halt(record)
-        self.storage.remove(self.upper(record.id))
+        # Without its storage a sandbox goes all the same; its files are found by the sweep when the storage is back.
+        with contextlib.suppress(ProviderUnavailable, Corrupted, OSError):
+            for tree in (self.upper(record.id), *restoring_trees(self.upper(record.id))):
+                self.storage.remove(tree)
         self.store.forget(record)
+        with contextlib.suppress(ProviderUnavailable, Corrupted, OSError):
+            if used := snapshots_in((*record.lowers, *((record.seed,) if record.seed else ()))):
+                self.snapshots.let_go(used)
+            if record.spec.volumes:
+                self.volumes.sweep()
+
+    def settle(self, sandbox_id: str) -> None:
+        """Sweep a sandbox if its end has come."""
+        self._sweep_one(sandbox_id)
 
     def sweep(self) -> Sequence[str]:
         """Remove what nobody owns any more; the ids of the sandboxes removed."""
         self.store.prepare()
         swept = [sandbox_id for sandbox_id in list(self.store.ids()) if self._sweep_one(sandbox_id)]
         self.store.sweep_remains()
-        self.storage.sweep()
         self._sweep_homeless()
+        release_lost_pools()
         network.tidy()
+        self._sweep_storage()
         return swept
+
+    def _sweep_storage(self) -> None:
+        for upper in list(self.storage.uppers.iterdir()):
+            # a folder comes before its upper and goes after it
+            if is_id(upper.name) and not self.store.directory(upper.name).exists():
+                self.storage.remove(upper)
+        self.snapshots.sweep()
+        self.volumes.sweep()
+        self.templates.sweep()
+        self.storage.sweep()
 
     def _sweep_homeless(self) -> None:
         """End what runs without a folder, because somebody deleted its home: its range is free only after that."""
@@ -538,3 +606,16 @@ class Engine:
 def _close(connections: dict[str, launch.Started]) -> None:
     while connections:
         connections.popitem()[1].connection.close()
+
+
+def upper_limit(record: Record) -> int | None:
+    """The most its own layer may hold."""
+    return None if record.limits.disk is None else max(0, record.limits.disk - record.inherited)
+
+
+def _check_room(base: Base, granted: Resources) -> None:
+    if granted.disk is not None and base.holds + LEAST_DISK > granted.disk:
+        raise QuotaExceeded(
+            f"the snapshot holds {base.holds} bytes, which leaves no room under a disk limit of {granted.disk}",
+            hint="ask for a larger disk",
+        )

@@ -83,6 +83,21 @@ class Layout:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Mount:
+    """A directory of this machine, writable or not, in a sandbox."""
+
+    path: str
+    source: Path
+    subpath: str
+    """Below `source`, where other sandboxes may be at work: the launcher follows no link there."""
+    read_only: bool
+
+    def argument(self) -> str:
+        counted = (f"{len(os.fsencode(text))}:{text}" for text in (self.path, self.subpath))
+        return f"volume={'ro' if self.read_only else 'rw'}:{':'.join(counted)}:{self.source}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Disk:
     """What a sandbox's root is made of."""
 
@@ -92,8 +107,8 @@ class Disk:
     """Holds u/, the writable layer, and w/, overlayfs's own."""
     make: Callable[[], None]
     """Makes the upper where it is not there yet; called while the launcher makes the namespaces."""
-    volumes: tuple[tuple[str, Path, bool], ...] = ()
-    """Each a path in the sandbox, a directory of this machine, and whether it is read-only."""
+    volumes: tuple[Mount, ...] = ()
+    """In the order in which they are mounted."""
 
 
 @contextmanager
@@ -234,10 +249,7 @@ def _arguments(record: Record, layout: Layout, disk: Disk, runtime: tuple[str, s
         f"root={ROOT}",
         f"userns={USERNS}",
         *(f"bind={path}:{source}" for path, source in binds(record)),
-        *(
-            f"volume={'ro' if fixed else 'rw'}:{len(os.fsencode(path))}:{path}:{source}"
-            for path, source, fixed in disk.volumes
-        ),
+        *(mount.argument() for mount in disk.volumes),
     ]
     if kind == "crun":
         launcher += [f"join={file}" for file in cgroups.join_files(record.id)]

@@ -5,8 +5,11 @@ from __future__ import annotations
 import dataclasses
 
 from skerry.core.config import limits
-from skerry.core.errors import QuotaExceeded
+from skerry.core.errors import InvalidArgument, QuotaExceeded
 from skerry.core.models import Resources
+
+LEAST_DISK = 1 << 20
+"""Bytes that every sandbox can write."""
 
 
 def merge(old: Resources, new: Resources) -> Resources:
@@ -16,7 +19,7 @@ def merge(old: Resources, new: Resources) -> Resources:
 
 
 def check_limits(wanted: Resources) -> None:
-    """Raises QuotaExceeded for more than the configured maximum."""
+    """Raises QuotaExceeded for more than the configured maximum, InvalidArgument for less than works."""
     allowed = limits()
     for name, value, maximum in (
         ("cpu", wanted.cpu, allowed.max_cpu),
@@ -29,3 +32,5 @@ def check_limits(wanted: Resources) -> None:
                 f"{name} {value:g} is above the maximum of {maximum:g}",
                 hint=f"ask for less, or raise it with SKERRY_MAX_{name.upper()}",
             )
+    if wanted.disk is not None and wanted.disk < LEAST_DISK:
+        raise InvalidArgument(f"disk {wanted.disk} is below {LEAST_DISK}, which an empty sandbox needs")

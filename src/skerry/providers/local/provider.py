@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import ParamSpec, TypeVar
 
@@ -13,9 +14,32 @@ import anyio
 from anyio.abc import UNIXSocketStream
 
 from skerry.core.errors import ConnectionLost, Unsupported
-from skerry.core.models import Changes, Event, Resources, SandboxInfo, SandboxSpec, Usage
-from skerry.core.provider import AGENT_PORT, Channel, Deadlines, Leases, Pausable, Provider, Resizable, Stoppable
+from skerry.core.models import (
+    BuiltTemplate,
+    Changes,
+    Event,
+    Resources,
+    SandboxInfo,
+    SandboxSpec,
+    SnapshotInfo,
+    Usage,
+    VolumeInfo,
+)
+from skerry.core.provider import (
+    AGENT_PORT,
+    Channel,
+    Deadlines,
+    Leases,
+    Pausable,
+    Provider,
+    Resizable,
+    Snapshots,
+    Stoppable,
+    Templates,
+    Volumes,
+)
 from skerry.providers.local.engine import Engine
+from skerry.providers.local.kept import Kept
 from skerry.providers.local.launch import address
 from skerry.providers.local.record import Record
 
@@ -23,7 +47,11 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class LocalProvider(Provider, Deadlines, Leases, Resizable, Stoppable, Pausable):
+BUILD_POLL = 0.2
+"""How often one who waits for another's build looks; flock has no wait that can be given up."""
+
+
+class LocalProvider(Provider, Deadlines, Leases, Resizable, Stoppable, Pausable, Snapshots, Volumes, Templates):
     """Sandboxes on this Linux machine, each in namespaces of its own under crun or runc."""
 
     name = "local"
@@ -123,6 +151,70 @@ class LocalProvider(Provider, Deadlines, Leases, Resizable, Stoppable, Pausable)
 
     async def resume(self, sandbox_id: str) -> SandboxInfo:
         return await self._run(self.engine.lifecycle.resume, sandbox_id)
+
+    async def create_snapshot(
+        self, sandbox_id: str, *, name: str | None, description: str, hidden: bool = False
+    ) -> SnapshotInfo:
+        take = partial(self.engine.snapshots.create, name=name, description=description, hidden=hidden)
+        made: list[Kept] = []
+        try:
+            await _to_the_end(self._working, lambda: made.append(take(sandbox_id)))
+        except asyncio.CancelledError:
+            for kept in made:  # nobody will ever learn of it
+                await self._run(self.engine.snapshots.delete, kept.id)
+            raise
+        return made[0].info()
+
+    async def list_snapshots(self, sandbox_id: str | None = None) -> Sequence[SnapshotInfo]:
+        return [kept.info() for kept in await self._run(self.engine.snapshots.list, sandbox_id)]
+
+    async def find_snapshot(self, id_or_name: str) -> SnapshotInfo:
+        return (await self._run(self.engine.snapshots.find, id_or_name)).info()
+
+    async def delete_snapshot(self, snapshot_id: str) -> None:
+        await self._run(self.engine.snapshots.delete, snapshot_id)
+
+    async def restore_snapshot(self, sandbox_id: str, snapshot_id: str) -> SandboxInfo:
+        return (await self._run(self.engine.restoring.restore, sandbox_id, snapshot_id)).info()
+
+    async def create_volume(self, name: str, *, size: int | None, temporary: bool) -> VolumeInfo:
+        return await self._run(self.engine.volumes.create, name, size=size, temporary=temporary)
+
+    async def get_volume(self, name: str) -> VolumeInfo:
+        return await self._run(self.engine.volumes.get, name)
+
+    async def list_volumes(self) -> Sequence[VolumeInfo]:
+        return await self._run(self.engine.volumes.list)
+
+    async def delete_volume(self, name: str) -> None:
+        await self._run(self.engine.volumes.delete, name)
+
+    async def find_template(self, which: str) -> BuiltTemplate:
+        return await self._run(self.engine.templates.find, which)
+
+    async def list_templates(self) -> Sequence[BuiltTemplate]:
+        return await self._run(self.engine.templates.list)
+
+    async def remove_template(self, template_id: str) -> None:
+        await self._run(self.engine.templates.remove, template_id)
+
+    async def has_layer(self, digest: str) -> bool:
+        return await self._run(self.engine.templates.has_layer, digest)
+
+    @asynccontextmanager
+    async def building(self, digest: str) -> AsyncIterator[None]:
+        while (lock := await self._run(self.engine.templates.try_build, digest)) is None:  # noqa: ASYNC110
+            await anyio.sleep(BUILD_POLL)
+        try:
+            yield
+        finally:
+            self.engine.templates.end_build(digest, lock)
+
+    async def commit_layer(self, sandbox_id: str, digest: str, *, directory: str | None = None) -> None:
+        await self._run(self.engine.templates.commit, sandbox_id, digest, directory)
+
+    async def add_template(self, info: BuiltTemplate) -> BuiltTemplate:
+        return await self._run(self.engine.templates.add, info)
 
 
 async def _to_the_end(threads: ThreadPoolExecutor, work: Callable[[], T]) -> T:

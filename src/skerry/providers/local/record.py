@@ -40,6 +40,8 @@ class Record:
     """Whether this machine's /usr is bound into it."""
     inherited: int = 0
     """Bytes in the layers of snapshots it was made from: they count against its disk limit."""
+    seed: str | None = None
+    """The tree its own layer began as a copy of, relative to SKERRY_HOME; None: it began empty."""
     snapshot: str | None = None
     """The snapshot its own layer was last equal to."""
     pending: str | None = None
@@ -86,7 +88,8 @@ class Record:
             last_active_at=self.last_active_at,
             expires_at=self.expires_at,
             resources=self.limits,
-            template=spec.template,
+            template=spec.template.partition("@")[0],
+            template_id=spec.template.partition("@")[2] or None,
             isolation="container",
             network=spec.network,
             user=self.user,
@@ -105,10 +108,10 @@ class Record:
 
 def write(directory: Path, record: Record) -> None:
     """Replace the record as a whole: a reader sees the old one or the new one."""
-    _replace(directory / "record.json", json.dumps({"version": VERSION, **_plain(record)}, default=_plain).encode())
+    replace_file(directory / "record.json", json.dumps({"version": VERSION, **plain(record)}, default=plain).encode())
 
 
-def _plain(value: object) -> dict[str, object]:
+def plain(value: object) -> dict[str, object]:
     """A dataclass as a dict of its fields, without the copies that dataclasses.asdict makes."""
     return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}  # type: ignore[arg-type]
 
@@ -117,7 +120,8 @@ def remove(directory: Path) -> None:
     (directory / "record.json").unlink(missing_ok=True)
 
 
-def _replace(path: Path, data: bytes) -> None:
+def replace_file(path: Path, data: bytes) -> None:
+    """A reader sees the old content or the new one. Raises OSError; the old one stays then."""
     temporary = path.with_suffix(".new")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
@@ -142,7 +146,7 @@ def read(directory: Path) -> Record:
         ) from error
 
 
-def _process(value: dict[str, Any] | None) -> ProcessId | None:
+def process(value: dict[str, Any] | None) -> ProcessId | None:
     return None if value is None else ProcessId(int(value["pid"]), int(value["start"]), str(value["boot"]))
 
 
@@ -158,8 +162,8 @@ def _parse(data: dict[str, Any]) -> Record:
             "state": State(data["state"]),
             "spec": SandboxSpec(**spec),
             "limits": Resources(**data["limits"]),
-            "init": _process(data["init"]),
-            "lease": _process(data["lease"]),
+            "init": process(data["init"]),
+            "lease": process(data["lease"]),
             "ports": tuple(data["ports"]),
             "lowers": tuple(data["lowers"]),
         }

@@ -1,6 +1,7 @@
 """Where sandboxes are kept: one folder each under SKERRY_HOME, their names, and the host's id ranges.
 
-    SKERRY_HOME/sandboxes/ID/   record.json lock events.jsonl, and while it runs agent.sock scratch/ bundle/ runtime/
+    SKERRY_HOME/sandboxes/ID/   record.json lock events.jsonl volumes, and while it runs agent.sock scratch/
+                                bundle/ runtime/
     SKERRY_HOME/names/NAME      a link to the id that has the name
     SKERRY_HOME/keys/HASH       a link to the id made under an idempotency key
     SKERRY_HOME/trash/          folders on their way out
@@ -21,6 +22,7 @@ import errno
 import hashlib
 import os
 import random
+import re
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,6 +48,10 @@ _ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
 
 def new_id() -> str:
     return "sb-" + "".join(secrets.choice(_ALPHABET) for _ in range(10))
+
+
+def is_id(name: str) -> bool:
+    return bool(re.fullmatch(rf"sb-[{_ALPHABET}]{{10}}", name))
 
 
 def host_id(slot: int) -> int:

@@ -1,0 +1,74 @@
+"""What sandboxes and volumes may be called, and where a volume may be mounted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import PurePosixPath
+
+from skerry.core.errors import InvalidArgument
+from skerry.core.models import VolumeMount
+
+NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+MAX_MOUNTS = 32
+RESERVED = ("/proc", "/sys", "/dev", "/.skerry")
+"""What a sandbox has there is its own kernel's view and its agent."""
+_LONGEST = 1024
+
+
+def check_volume_name(name: object) -> str:
+    """Raises InvalidArgument."""
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        hint = "up to 63 of a-z 0-9 . _ - that begin with a letter or digit"
+        raise InvalidArgument(f"{name!r} is not a name for a volume", hint=hint)
+    return name
+
+
+def check_mounts(mounts: Iterable[VolumeMount], reserved: Iterable[str] = RESERVED) -> tuple[VolumeMount, ...]:
+    """The mounts with plain paths, each after those it lies in. Raises InvalidArgument."""
+    checked: dict[PurePosixPath, VolumeMount] = {}
+    for mount in mounts:
+        path = _mount_point(mount.path, tuple(reserved))
+        if path in checked:
+            raise InvalidArgument(f"two volumes are to be mounted at {path}")
+        if type(mount.read_only) is not bool:
+            raise InvalidArgument(f"read_only must be true or false, not {mount.read_only!r}")
+        checked[path] = VolumeMount(
+            name=check_volume_name(mount.name),
+            path=str(path),
+            subpath=_subpath(mount.subpath),
+            read_only=mount.read_only,
+        )
+    if len(checked) > MAX_MOUNTS:
+        raise InvalidArgument(f"{len(checked)} volumes are more than {MAX_MOUNTS}")
+    return tuple(checked[path] for path in sorted(checked))
+
+
+def _mount_point(text: object, reserved: tuple[str, ...]) -> PurePosixPath:
+    hint = "an absolute path such as /data"
+    if not isinstance(text, str) or not text.startswith("/") or not _encodable(text):
+        raise InvalidArgument(f"a volume cannot be mounted at {text!r}", hint=hint)
+    path = PurePosixPath("/" + text.lstrip("/"))
+    if path == PurePosixPath("/") or ".." in path.parts:
+        raise InvalidArgument(f"a volume cannot be mounted at {text!r}", hint=hint)
+    for taken in reserved:
+        if path.is_relative_to(taken) or PurePosixPath(taken).is_relative_to(path):
+            raise InvalidArgument(f"a volume cannot be mounted at {text!r}: {taken} is the sandbox's own", hint=hint)
+    return path
+
+
+def _subpath(text: object) -> str:
+    if not isinstance(text, str) or text.startswith("/") or not _encodable(text):
+        raise InvalidArgument(f"{text!r} is not a path in a volume", hint="a relative one such as cache/pip")
+    path = PurePosixPath(text)
+    if ".." in path.parts:
+        raise InvalidArgument(f"{text!r} leads out of the volume", hint="a path without ..")
+    return "" if path == PurePosixPath(".") else str(path)
+
+
+def _encodable(text: str) -> bool:
+    try:
+        data = text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
+    return b"\0" not in data and len(data) <= _LONGEST and all(len(part) <= 255 for part in data.split(b"/"))

@@ -1,0 +1,119 @@
+"""Copies of a sandbox: one hidden snapshot, from which any number of them begin."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import anyio
+
+from skerry.core.config import limits
+from skerry.core.errors import InvalidArgument, SkerryError, SnapshotNotFound
+from skerry.core.models import Resources, SandboxInfo, SandboxSpec
+from skerry.core.provider import Provider
+from skerry.sdk.commands import check_whole, encode_env
+from skerry.sdk.options import ResourceOptions, check_lifetime, check_name, check_pairs, check_resources
+from skerry.sdk.snapshots import LogCallback, require_snapshots
+
+MOST_COPIES = 1000
+SecretOptions = bool | Mapping[str, str]
+"""Whether the secrets of the source are given to a copy, or what its secrets are instead."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CopyOptions:
+    """What is to be different in a copy; None: as in the source. Its environment is changed, not replaced."""
+
+    name: str | None = None
+    env: Mapping[str, str] | None = None
+    resources: ResourceOptions | None = None
+    metadata: Mapping[str, str] | None = None
+    labels: Mapping[str, str] | None = None
+    timeout: float | None = None
+    secrets: SecretOptions = False
+
+
+def copy_spec(source: SandboxInfo, config: SandboxSpec, options: CopyOptions) -> SandboxSpec:
+    """What to ask for, but for the snapshot. Raises InvalidArgument, QuotaExceeded, Unsupported."""
+    bounds = limits()
+    encode_env(options.env or {})
+    if not isinstance(options.secrets, bool):
+        encode_env(options.secrets)
+    return SandboxSpec(
+        name=check_name(options.name),
+        template=source.template,
+        env=dict(options.env or {}),
+        secrets={} if isinstance(options.secrets, bool) else dict(options.secrets),
+        secrets_of=source.id if options.secrets is True else None,
+        metadata=dict(source.metadata) if options.metadata is None else check_pairs(options.metadata, "metadata"),
+        labels=dict(source.labels) if options.labels is None else check_pairs(options.labels, "labels"),
+        timeout=_lifetime(source) if options.timeout is None else check_lifetime(options.timeout, bounds),
+        auto_stop=config.auto_stop,
+        auto_archive=config.auto_archive,
+        auto_delete=config.auto_delete,
+        purpose=source.purpose,
+        resources=_merge(source.resources, check_resources(options.resources, bounds)),
+        volumes=source.volumes,
+        network="open" if source.network == "open" else "none",
+    )
+
+
+def _lifetime(source: SandboxInfo) -> float:
+    """As long as the source was given from its last start on."""
+    bounds = limits()
+    if source.expires_at is None:
+        return bounds.lifetime
+    return max(1.0, min(bounds.max_lifetime, source.expires_at - (source.started_at or source.created_at)))
+
+
+def _merge(old: Resources, new: Resources) -> Resources:
+    given = {name: value for name, value in dataclasses.asdict(new).items() if value is not None}
+    return dataclasses.replace(old, **given)
+
+
+def check_count(n: int) -> int:
+    check_whole(n, "n", least=1)
+    if n > MOST_COPIES:
+        raise InvalidArgument(f"{n} copies at once are more than {MOST_COPIES}")
+    return n
+
+
+async def copy(
+    provider: Provider, source: str, specs: Sequence[SandboxSpec], on_log: LogCallback | None
+) -> list[SandboxInfo | SkerryError]:
+    """Make a sandbox for each of `specs` from what `source` has now; for each what became of it.
+
+    Cancelled, none of them is left.
+    """
+    chosen = require_snapshots(provider, "clone")
+    started = time.perf_counter()
+    base = await chosen.create_snapshot(source, name=None, description="", hidden=True)
+    made: dict[int, SandboxInfo | SkerryError] = {}
+
+    async def make(number: int, spec: SandboxSpec) -> None:
+        try:
+            made[number] = await provider.create(dataclasses.replace(spec, snapshot=base.id))
+        except SkerryError as error:
+            made[number] = error
+        if on_log is not None:
+            on_log(f"{len(made)} of {len(specs)} copies of {source} after {time.perf_counter() - started:.3f} s")
+
+    try:
+        async with anyio.create_task_group() as group:
+            for number, spec in enumerate(specs):
+                group.start_soon(make, number, spec)
+    except BaseException:
+        with anyio.CancelScope(shield=True):
+            for info in made.values():
+                if not isinstance(info, SkerryError):
+                    await provider.destroy(info.id)
+        raise
+    finally:
+        with anyio.CancelScope(shield=True):
+            try:
+                await chosen.delete_snapshot(base.id)
+            except SnapshotNotFound:
+                pass
+    return [made[number] for number in range(len(specs))]
