@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from skerry.core.errors import Conflict, Corrupted, InvalidArgument, SandboxFailed, SkerryError, Unsupported
@@ -91,7 +92,9 @@ class Lifecycle:
         Raises SandboxNotFound, Unsupported, QuotaExceeded, TemplateNotFound, InvalidArgument, Conflict.
         """
         engine = self._engine
-        with engine.changing(sandbox_id, "restart") as (record, lock):
+        # A new template is not to be removed until it is written down that it is needed.
+        held = nullcontext() if changes.template is None else engine.templates.using()
+        with engine.changing(sandbox_id, "restart") as (record, lock), held:
             base = self._check(record, changes)
             if record.state is not State.STOPPED:
                 record = self._end(engine.begin(record, "restart", state=State.STOPPING), grace)
@@ -250,7 +253,7 @@ class Lifecycle:
         if record.pending_data["how"] == "hard":
             engine.storage.remove(upper)
             engine.make_upper(record)
-            if os.listdir(upper / "u"):
+            if record.seed is None and os.listdir(upper / "u"):
                 raise Corrupted(f"files of sandbox {record.id} have outlived its reset", hint=f"see {upper}")
             record = dataclasses.replace(record, snapshot=record.spec.snapshot)
         return record
