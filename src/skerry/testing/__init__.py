@@ -28,6 +28,7 @@ from skerry.testing.cases.output import OutputConformance  # noqa: E402
 from skerry.testing.cases.ports import PortsConformance  # noqa: E402
 from skerry.testing.cases.processes import ProcessesConformance  # noqa: E402
 from skerry.testing.cases.snapshots import CopiesConformance, SnapshotsConformance  # noqa: E402
+from skerry.testing.cases.stopping import PausingConformance, StoppingConformance  # noqa: E402
 from skerry.testing.cases.templates import TemplatesConformance  # noqa: E402
 from skerry.testing.cases.terminals import TerminalsConformance  # noqa: E402
 from skerry.testing.cases.timeouts import TimeoutsConformance  # noqa: E402
@@ -56,6 +57,8 @@ SUITES: tuple[type[Conformance], ...] = (
     DeadlinesConformance,
     LeasesConformance,
     ResizableConformance,
+    StoppingConformance,
+    PausingConformance,
     SnapshotsConformance,
     CopiesConformance,
     TemplatesConformance,
@@ -90,11 +93,13 @@ __all__ = [
     "ListingConformance",
     "NetworkConformance",
     "OutputConformance",
+    "PausingConformance",
     "PortsConformance",
     "ProcessesConformance",
     "ResizableConformance",
     "SearchConformance",
     "SnapshotsConformance",
+    "StoppingConformance",
     "TemplatesConformance",
     "TerminalsConformance",
     "TimeoutsConformance",
