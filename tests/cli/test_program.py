@@ -17,10 +17,10 @@ GROUPS = {
     "Lifecycle": ["stop", "start", "restart", "pause", "resume", "recover", "reset"],
     "Running": ["run", "exec", "sh", "attach", "logs", "kill"],
     "Files": ["ls", "cat", "cp", "edit", "watch"],
-    "Keeping": ["template", "snapshot", "clone", "fork", "volume"],
+    "Keeping": ["clone", "fork", "template", "snapshot", "volume"],
     "Network": ["port"],
     "Looking": ["usage", "events"],
-    "Machine": ["storage", "gc", "doctor", "bench", "conformance", "completion", "help"],
+    "Machine": ["gc", "doctor", "bench", "conformance", "completion", "help", "storage"],
 }
 NESTED = {
     "template": ["build", "ls", "show", "rm"],

@@ -244,7 +244,7 @@ def test_a_link_at_the_mount_point_leads_nowhere_but_into_its_own_root(ready: En
         record = ready.store.read(sandbox.id)
         ready.save(dataclasses.replace(record, spec=dataclasses.replace(record.spec, volumes=(at("/data"),))))
         if not starts:  # its own doing
-            with pytest.raises(errors.SandboxFailed, match="launcher: .* /data"):
+            with pytest.raises(errors.SandboxFailed, match=r"launcher: .* /data"):
                 restart(ready, sandbox)
         else:
             again = restart(ready, sandbox)

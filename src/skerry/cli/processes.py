@@ -110,7 +110,9 @@ def exec_(
     ] = False,
     output: options.Output = Format.TEXT,
 ) -> None:
-    """Run a command in a sandbox that exists; starts it if it does not run. Options go before SANDBOX.
+    """Run a command in a sandbox that exists.
+
+    One that does not run is started. Options go before SANDBOX.
 
     Its output is streamed; input that is piped in goes to it. Ctrl-C ends the command and leaves the sandbox.
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from skerry.core.models import SnapshotInfo
     from skerry.sdk.snapshots import SnapshotNode
 
-HELP = """Keep the files of sandboxes as they are at a moment, and go back to them.
+HELP = """Keep the files of sandboxes as they are now, to go back.
 
 \b
 Example:
@@ -213,7 +213,9 @@ def clone(
     secrets: Secrets = False,
     output: options.Output = Format.TEXT,
 ) -> None:
-    """Make a running copy of a sandbox and print its id: its files and variables, not its processes.
+    """Make a running copy of a sandbox and print its id.
+
+    The copy has its files and variables, not its processes.
 
     \b
     Example:
@@ -254,7 +256,9 @@ def fork(
     secrets: Secrets = False,
     output: options.Output = Format.TEXT,
 ) -> None:
-    """Make several running copies of a sandbox, all of the same moment, and print their ids.
+    """Make many running copies of a sandbox; print their ids.
+
+    All are of the same moment.
 
     \b
     Example:
