@@ -11,7 +11,7 @@ import pytest
 from skerry import AsyncSandbox, InvalidArgument, QuotaExceeded, Resources, Sandbox, State, Unsupported
 from tests.sdk.fake_agent import FakeProvider
 
-NOT_YET = ("image snapshot source language runtime ports region target options").split()
+NOT_YET = "image snapshot language runtime ports region target options".split()
 
 
 @pytest.mark.parametrize("option", NOT_YET)

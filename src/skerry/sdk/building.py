@@ -171,6 +171,7 @@ class Builder:
             resources=_room(resources),
             purpose="template",
             leased=True,
+            unsynced=True,
         )
         box = AsyncSandbox(self._provider, await self._provider.create(spec), spec)
         async with box:
