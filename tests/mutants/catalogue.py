@@ -487,4 +487,33 @@ MUTANTS = [
         "            if level.opaque and level.fd == self._root:\n                _set",
         "tests/archive/test_overlay.py::test_an_overlay_shows_the_same_on_the_unpacked_layer",
     ),
+    # -- templates
+    Mutant(
+        "a template in use is removed",
+        "src/skerry/providers/local/templates.py",
+        '                raise Conflict(f"the template {info.name!r} is in use by {user}", hint="destroy it first")\n',
+        "                pass\n",
+        "tests/templates/test_building.py::test_what_something_needs_is_not_removed",
+    ),
+    Mutant(
+        "a layer that nobody names stays",
+        "src/skerry/providers/local/templates.py",
+        "                    self._engine.storage.remove(layers / digest)\n",
+        "                    pass\n",
+        "tests/templates/test_building.py::test_a_layer_that_nobody_names_is_swept",
+    ),
+    Mutant(
+        "everybody builds what they want",
+        "src/skerry/sdk/building.py",
+        "            if not await self._templates.has_layer(layer):\n                await self._make_layer",
+        "            if True:\n                await self._make_layer",
+        "tests/templates/test_building.py::test_two_who_want_the_same_build_it_once",
+    ),
+    Mutant(
+        "a sandbox whose postCreate failed lives on",
+        "src/skerry/sdk/preparing.py",
+        "        with anyio.CancelScope(shield=True):\n            await sandbox.destroy()\n        raise\n",
+        "        raise\n",
+        "tests/templates/test_building.py::test_a_post_create_that_fails_fails_the_create",
+    ),
 ]

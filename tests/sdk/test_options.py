@@ -23,7 +23,7 @@ from skerry import (
 from skerry.sdk.options import check_volumes
 from tests.sdk.fake_agent import FakeProvider
 
-NOT_YET = ("image snapshot source language runtime ports region target options").split()
+NOT_YET = "image snapshot language runtime ports region target options".split()
 
 
 @pytest.mark.parametrize("option", NOT_YET)

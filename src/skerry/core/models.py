@@ -102,6 +102,8 @@ class SandboxSpec:
     isolation: str | None = None
     leased: bool = False
     """Whether it belongs to the calling process from the start, and ends with it, until the lease is given back."""
+    unsynced: bool = False
+    """Whether what its programs want on disk at once may stay in memory: quicker, and not for one that starts again."""
 
 
 @dataclass(frozen=True, slots=True)
