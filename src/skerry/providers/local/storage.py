@@ -20,7 +20,7 @@ import shutil
 import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from skerry.core.config import limits, parse_size
@@ -150,7 +150,8 @@ class BtrfsStorage(Storage):
             return
         number = btrfs.subvolume_id(path)
         if self._has_limits():
-            (self._gone / str(number)).touch()
+            with suppress(OSError):  # a full pool has no room for the mark; an account of nothing does no harm
+                (self._gone / str(number)).touch()
         btrfs.delete(path)
 
     def set_limit(self, path: Path, limit: int) -> None:
