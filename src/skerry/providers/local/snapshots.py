@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from skerry.core.errors import Conflict, Corrupted, DiskFull, SnapshotNotFound
 from skerry.core.models import State
-from skerry.providers.local import control, hostlayer, kept
+from skerry.providers.local import control, ending, hostlayer, kept
 from skerry.providers.local.bases import Base
 from skerry.providers.local.host import ProcessId
 from skerry.providers.local.kept import Kept
@@ -100,7 +100,7 @@ class Snapshots:
             path, token = self._engine.socket(record.id), bytes.fromhex(record.token)
             reply = control.request(path, token, Env(), EnvReply, timeout=ANSWER_TIMEOUT)
             pairs = (item.decode("utf-8", "surrogateescape").partition("=") for item in reply.env)
-            ours = hostlayer.environment()
+            ours = {**ending.AGENTS_OWN, **hostlayer.environment()}
             found = {name: value for name, _, value in pairs if ours.get(name) != value}
         else:
             found = record.env if record.env is not None else {**record.base_env, **record.spec.env}
@@ -112,7 +112,7 @@ class Snapshots:
             if name is not None and any(other.name == name for other in self._all()):
                 raise Conflict(f"the name {name!r} is taken by another snapshot", hint="choose another, or delete it")
             announced = Kept(
-                id="sn-" + "".join(secrets.choice(_ALPHABET) for _ in range(10)),
+                id=new_snapshot_id(),
                 name=name,
                 description=description,
                 sandbox_id=record.id,
@@ -182,6 +182,25 @@ class Snapshots:
         if made.ready and not made.hidden:
             return dataclasses.replace(record, snapshot=made.id)
         return record
+
+    def add(self, made: Kept) -> None:
+        """Note a hidden one whose tree somebody else fills, or that it is filled now. Raises DiskFull."""
+        with self._lock():
+            self._write(made)
+
+    def release(self, snapshot_ids: Sequence[str]) -> None:
+        """This process uses these hidden ones no longer: what is not complete, and what nothing needs, goes."""
+        for snapshot_id in snapshot_ids:
+            with self._lock():
+                try:
+                    record = kept.read(self._path(snapshot_id))
+                except (FileNotFoundError, Corrupted):
+                    continue
+                if record.ready:
+                    self._write(dataclasses.replace(record, lease=None))
+            if not record.ready:
+                self._discard(snapshot_id)
+        self.let_go(snapshot_ids)
 
     # -- look
 
@@ -402,6 +421,10 @@ class Snapshots:
         hidden = [record.id for record in self._all() if record.hidden and not record.leased]
         if stray or hidden:
             self.let_go([*stray, *hidden])
+
+
+def new_snapshot_id() -> str:
+    return "sn-" + "".join(secrets.choice(_ALPHABET) for _ in range(10))
 
 
 def snapshots_in(layers: Iterable[str]) -> list[str]:
