@@ -67,6 +67,7 @@ FIRST = (
     "Connection",
     "Git",
     "Env",
+    "Templates",
     "Volumes",
 )
 MODELS = {
@@ -76,6 +77,8 @@ MODELS = {
     "sdk/health.py": None,
     "sdk/instructions.py": None,
     "sdk/search.py": ("SearchMatch", "SearchResult", "Replacement"),
+    "sdk/building.py": ("BuildProgress",),
+    "sdk/sources.py": None,
     "sdk/output.py": ("OutputChunk", "ProcessOutput", "TerminalChunk", "TerminalOutput"),
 }
 

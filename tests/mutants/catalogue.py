@@ -334,6 +334,45 @@ MUTANTS = [
         "",
         "tests/isolation/test_network.py::test_open_network_does_not_reach_private_ranges",
     ),
+    # -- storage and volumes
+    Mutant(
+        "a volume covers the system",
+        "launcher/launcher.c",
+        "    for (int i = 0; i < plan.volumes; i++) mount_volume(&plan, root, plan.volume[i], userns);\n"
+        "    for (int i = 0; i < plan.binds; i++) mount_bound(root, plan.bind[i]);\n",
+        "    for (int i = 0; i < plan.binds; i++) mount_bound(root, plan.bind[i]);\n"
+        "    for (int i = 0; i < plan.volumes; i++) mount_volume(&plan, root, plan.volume[i], userns);\n",
+        "tests/providers/test_volumes.py::"
+        "test_a_link_at_the_mount_point_leads_nowhere_but_into_its_own_root[/usr-True]",
+    ),
+    Mutant(
+        "a link in a volume is followed",
+        "launcher/launcher.c",
+        "RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_XDEV",
+        "0",
+        "tests/providers/test_volumes.py::test_a_subpath_swapped_for_a_link_at_any_moment_never_leads_out",
+    ),
+    Mutant(
+        "a volume in use is deleted",
+        "src/skerry/providers/local/volumes.py",
+        "            if users := self._users().get(name):\n",
+        "            if users := self._users().get(name, ())[:0]:\n",
+        "tests/providers/test_volumes.py::test_delete_is_refused_while_any_sandbox_has_it_running_or_not",
+    ),
+    Mutant(
+        "a new pool keeps no accounts",
+        "src/skerry/providers/local/pool.py",
+        "            if not btrfs.has_quotas(self.root):\n",
+        "            if self._limits:\n",
+        "tests/providers/test_storage.py::test_the_first_limit_of_a_new_pool_holds",
+    ),
+    Mutant(
+        "the accounts of all sandboxes can be read",
+        "src/skerry/providers/local/bundle.py",
+        " /sys/fs/btrfs",
+        "",
+        "tests/isolation/test_host.py::test_the_accounts_of_the_storage_pool_cannot_be_seen[user]",
+    ),
     # -- lifecycle
     Mutant(
         "a stop forgets the variables",
@@ -447,5 +486,34 @@ MUTANTS = [
         "            if level.opaque:\n                _set",
         "            if level.opaque and level.fd == self._root:\n                _set",
         "tests/archive/test_overlay.py::test_an_overlay_shows_the_same_on_the_unpacked_layer",
+    ),
+    # -- templates
+    Mutant(
+        "a template in use is removed",
+        "src/skerry/providers/local/templates.py",
+        '                raise Conflict(f"the template {info.name!r} is in use by {user}", hint="destroy it first")\n',
+        "                pass\n",
+        "tests/templates/test_building.py::test_what_something_needs_is_not_removed",
+    ),
+    Mutant(
+        "a layer that nobody names stays",
+        "src/skerry/providers/local/templates.py",
+        "                    self._engine.storage.remove(layers / digest)\n",
+        "                    pass\n",
+        "tests/templates/test_building.py::test_a_layer_that_nobody_names_is_swept",
+    ),
+    Mutant(
+        "everybody builds what they want",
+        "src/skerry/sdk/building.py",
+        "            if not await self._templates.has_layer(layer):\n                await self._make_layer",
+        "            if True:\n                await self._make_layer",
+        "tests/templates/test_building.py::test_two_who_want_the_same_build_it_once",
+    ),
+    Mutant(
+        "a sandbox whose postCreate failed lives on",
+        "src/skerry/sdk/preparing.py",
+        "        with anyio.CancelScope(shield=True):\n            await sandbox.destroy()\n        raise\n",
+        "        raise\n",
+        "tests/templates/test_building.py::test_a_post_create_that_fails_fails_the_create",
     ),
 ]

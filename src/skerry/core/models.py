@@ -102,6 +102,8 @@ class SandboxSpec:
     isolation: str | None = None
     leased: bool = False
     """Whether it belongs to the calling process from the start, and ends with it, until the lease is given back."""
+    unsynced: bool = False
+    """Whether what its programs want on disk at once may stay in memory: quicker, and not for one that starts again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +212,27 @@ class SnapshotInfo:
     template: str
     env_names: tuple[str, ...]
     workdir: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExportInfo:
+    """What was written as the state of a sandbox."""
+
+    source: str
+    """The id of the sandbox or snapshot."""
+    template: str
+    env_names: tuple[str, ...]
+    """The variables in it that are not its template's."""
+    encrypted: bool
+    layers: int
+    entries: int
+    files: int
+    skipped: int
+    """Sockets: they mean nothing without the process that listens."""
+    content_bytes: int
+    bytes_written: int
+    sha256: str
+    """Over the hashes of all entries, so it stands for the whole content."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -52,10 +52,10 @@ ProgressCallback = Callable[[BuildProgress], object]
 """Gets each step before it runs; may be a coroutine function."""
 
 
-def offering(provider: Provider) -> Templates:
+def offering(provider: Provider, option: str = "template") -> Templates:
     """The provider as one that builds templates. Raises Unsupported."""
     if not isinstance(provider, Templates):
-        raise Unsupported(f"the provider {provider.name!r} builds no templates", option="template")
+        raise Unsupported(f"{option}: the provider {provider.name!r} builds no templates", option=option)
     return provider
 
 
@@ -171,6 +171,7 @@ class Builder:
             resources=_room(resources),
             purpose="template",
             leased=True,
+            unsynced=True,
         )
         box = AsyncSandbox(self._provider, await self._provider.create(spec), spec)
         async with box:

@@ -121,13 +121,15 @@ async def resolve_template(
 
     Raises as `AsyncTemplates.build`, and TemplateNotFound for one that would have to be built without `build`.
     """
-    given = [option for option in (template, image, language, runtime) if option is not None]
+    options = {"template": template, "image": image, "language": language, "runtime": runtime}
+    given = [name for name, value in options.items() if value is not None]
     if len(given) > 1:
         raise InvalidArgument("give one of template, image, language and runtime")
     if not given or template == "host":
         return None
+    templates = offering(provider, given[0])
     if isinstance(template, str) and "@" in template:
-        return await offering(provider).find_template(template)
+        return await templates.find_template(template)
     builder = Builder(provider, on_log=on_log, on_progress=on_progress, allowed=build)
     if image is not None:
         from skerry.sdk.images import build_image

@@ -33,6 +33,7 @@ from skerry.testing.cases.templates import TemplatesConformance  # noqa: E402
 from skerry.testing.cases.terminals import TerminalsConformance  # noqa: E402
 from skerry.testing.cases.timeouts import TimeoutsConformance  # noqa: E402
 from skerry.testing.cases.transfers import TransfersConformance  # noqa: E402
+from skerry.testing.cases.volumes import VolumesConformance  # noqa: E402
 from skerry.testing.cases.watching import WatchConformance  # noqa: E402
 
 SUITES: tuple[type[Conformance], ...] = (
@@ -61,6 +62,7 @@ SUITES: tuple[type[Conformance], ...] = (
     SnapshotsConformance,
     CopiesConformance,
     TemplatesConformance,
+    VolumesConformance,
 )
 """Every class, in the order of the tables."""
 
@@ -102,6 +104,7 @@ __all__ = [
     "TerminalsConformance",
     "TimeoutsConformance",
     "TransfersConformance",
+    "VolumesConformance",
     "WatchConformance",
     "cases",
 ]
