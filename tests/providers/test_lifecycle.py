@@ -403,6 +403,7 @@ def test_inactivity_stops_and_the_rest_counts_from_the_same_moment(engine: Engin
 
 
 def test_what_was_stopped_is_archived_and_deleted_when_that_is_due(engine: Engine) -> None:
+    engine.archive_hook = engine.unarchive_hook = None
     with pytest.raises(errors.Unsupported) as caught:
         engine.create(SandboxSpec(auto_archive=60.0))
     assert caught.value.option == "auto_archive"
