@@ -16,6 +16,15 @@ SAYS = {
     "streaming": [r"stdout at byte 0: b'1\n'", r"b'25\n'", r"stderr at byte 0: b'done\n'", "exit code 0"],
     "background": ["listening", "hello from inside", "running python3", "GET / HTTP/1.1", "ended: signaled"],
     "files": ["prices.csv", "report/total.txt", "total: 14", "FILE_NOT_FOUND - check the path"],
+    "lifecycle": [
+        "stopped: stopped",
+        "SANDBOX_STOPPED - start it",
+        "['remember this', 'second', '']",
+        "400000000 bytes: third",
+        "frozen: paused",
+        "goes on: running running",
+        "anew: False first",
+    ],
     "memory_provider": ["hello", "isolation: none"],
     "many": ["1, 4, 9, 16", "20 sandboxes created"],
     "errors": [
