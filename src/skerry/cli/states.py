@@ -124,8 +124,8 @@ def import_(
 def archive(sandboxes: Sandboxes, key: Key = None, output: options.Output = Format.TEXT) -> None:
     """Put sandboxes into cold storage; print their ids.
 
-    They are stopped and their files compressed. `skerry start` or the next command in one brings it back. With --key, or SKERRY_ARCHIVE_KEY, they are encrypted,
-    and `skerry start` needs the same key.
+    They are stopped and their files compressed. `skerry start` or the next command in one brings it back. With --key,
+    or SKERRY_ARCHIVE_KEY, they are encrypted, and `skerry start` needs the same key.
 
     \b
     Example:
