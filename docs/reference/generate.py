@@ -67,11 +67,15 @@ FIRST = (
     "Connection",
     "Git",
     "Env",
+    "SandboxSnapshots",
+    "Snapshots",
+    "ForkResult",
 )
 MODELS = {
     "core/models.py": None,  # all of them
     "sdk/sandbox.py": ("SandboxStatus", "SandboxPage"),
     "sdk/git_data.py": None,
+    "sdk/snapshots.py": ("SnapshotNode",),
     "sdk/health.py": None,
     "sdk/instructions.py": None,
     "sdk/search.py": ("SearchMatch", "SearchResult", "Replacement"),
@@ -85,6 +89,12 @@ def cli() -> Iterator[str]:
     for command in app.registered_commands:
         name = command.name or getattr(command.callback, "__name__", "")
         yield f"\n## skerry {name}\n\n{_help(name)}"
+    for group in app.registered_groups:
+        assert group.name is not None and group.typer_instance is not None
+        yield f"\n## skerry {group.name}\n\n{_help(group.name)}"
+        for command in group.typer_instance.registered_commands:
+            name = command.name or getattr(command.callback, "__name__", "")
+            yield f"\n### skerry {group.name} {name}\n\n{_help(group.name, name)}"
 
 
 def _help(*command: str) -> str:

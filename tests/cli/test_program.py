@@ -16,10 +16,13 @@ GROUPS = {
     "Sandboxes": ["create", "ps", "info", "rm"],
     "Running": ["run", "exec", "sh", "attach", "logs", "kill"],
     "Files": ["ls", "cat", "cp", "edit", "watch"],
+    "Keeping": ["snapshot", "clone", "fork"],
     "Network": ["port"],
     "Looking": ["usage", "events"],
     "Machine": ["gc", "doctor", "bench", "conformance", "completion", "help"],
 }
+NESTED = {"snapshot": ["create", "ls", "restore", "rm", "tree"]}
+"""Commands that are groups of commands."""
 COMMANDS = [command for group in GROUPS.values() for command in group]
 NO_DATA = {"cat", "edit", "sh", "attach", "completion", "help"}
 
@@ -30,7 +33,13 @@ def test_help_lists_every_command_in_full_under_its_heading(skerry: Skerry) -> N
         listed = text.partition(f"\n{group}:\n")[2].partition("\n\n")[0].splitlines()
         assert [line.split()[0] for line in listed] == commands
         assert not [line for line in listed if line.endswith("...")]
-    assert {command.name or command.callback.__name__ for command in app.registered_commands} == set(COMMANDS)
+    single = {command.name or command.callback.__name__ for command in app.registered_commands}
+    groups = {group.name: group.typer_instance for group in app.registered_groups}
+    assert single | set(groups) == set(COMMANDS)
+    assert {
+        name: [command.name or command.callback.__name__ for command in group.registered_commands]
+        for name, group in groups.items()
+    } == NESTED
     assert skerry().text == text
 
 
@@ -61,8 +70,17 @@ def test_commands_that_fail_in_ways_say_their_exit_codes(skerry: Skerry, command
 
 
 def test_every_command_that_prints_data_prints_json(skerry: Skerry) -> None:
-    for command in set(COMMANDS) - NO_DATA:
+    for command in set(COMMANDS) - NO_DATA - set(NESTED):
         assert "-o, --output <text|json>" in skerry(command, "--help").text, command
+
+
+@pytest.mark.parametrize("group", NESTED)
+def test_every_command_of_a_group_has_help_with_an_example_and_prints_json(skerry: Skerry, group: str) -> None:
+    for command in NESTED[group]:
+        text = skerry("help", group, command).text
+        assert text == skerry(group, command, "--help").text
+        assert f"  Example:\n    skerry {group} {command}" in text
+        assert "-o, --output <text|json>" in text
 
 
 def test_help_is_quick(skerry: Skerry) -> None:
