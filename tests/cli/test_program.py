@@ -16,7 +16,7 @@ GROUPS = {
     "Sandboxes": ["create", "ps", "info", "rm"],
     "Running": ["run", "exec", "sh", "attach", "logs", "kill"],
     "Files": ["ls", "cat", "cp", "edit", "watch"],
-    "Keeping": ["snapshot", "clone", "fork"],
+    "Keeping": ["clone", "fork", "snapshot"],
     "Network": ["port"],
     "Looking": ["usage", "events"],
     "Machine": ["gc", "doctor", "bench", "conformance", "completion", "help"],
