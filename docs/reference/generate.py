@@ -67,6 +67,9 @@ FIRST = (
     "Connection",
     "Git",
     "Env",
+    "SandboxSnapshots",
+    "Snapshots",
+    "ForkResult",
     "Templates",
     "Volumes",
 )
@@ -74,6 +77,7 @@ MODELS = {
     "core/models.py": None,  # all of them
     "sdk/sandbox.py": ("SandboxStatus", "SandboxPage"),
     "sdk/git_data.py": None,
+    "sdk/snapshots.py": ("SnapshotNode",),
     "sdk/health.py": None,
     "sdk/instructions.py": None,
     "sdk/search.py": ("SearchMatch", "SearchResult", "Replacement"),

@@ -516,4 +516,33 @@ MUTANTS = [
         "        raise\n",
         "tests/templates/test_building.py::test_a_post_create_that_fails_fails_the_create",
     ),
+    # -- local provider: snapshots
+    Mutant(
+        "a snapshot has the secrets",
+        "src/skerry/providers/local/snapshots.py",
+        "if name not in record.spec.secrets}",
+        "if name}",
+        "tests/providers/test_snapshots.py::test_secrets_are_in_no_snapshot_and_in_no_copy_unless_asked_for",
+    ),
+    Mutant(
+        "what a copy began with does not count",
+        "src/skerry/providers/local/snapshots.py",
+        "inherited=record.inherited if deep else record.total,",
+        "inherited=0,",
+        "tests/providers/test_snapshots.py::test_a_disk_limit_holds_in_a_clone_and_counts_what_it_began_with",
+    ),
+    Mutant(
+        "the sweep takes a snapshot that somebody is about to use",
+        "src/skerry/providers/local/snapshots.py",
+        "                    return None  # somebody is about to use it\n",
+        "                    pass\n",
+        "tests/providers/test_snapshots.py::test_a_snapshot_in_use_by_a_create_under_way_is_not_removed",
+    ),
+    Mutant(
+        "a sandbox left frozen stays so",
+        "src/skerry/providers/local/snapshots.py",
+        "        if record.state is State.RUNNING:\n            self._engine.cgroups.thaw(record.id)\n",
+        "",
+        "tests/providers/test_snapshots.py::test_a_sandbox_left_frozen_in_the_middle_of_a_snapshot_goes_on",
+    ),
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -157,36 +158,42 @@ def test_a_snapshot_above_the_limit_is_not_restored(make: Callable[..., Engine])
     assert sandbox.exec("echo on").stdout == "on\n"
 
 
-SMALL = """
-import os, sys
-for number in range(1000):
+def test_a_disk_full_in_the_middle_of_a_snapshot_leaves_nothing_of_it(make: Callable[..., Engine], home: Path) -> None:
+    home.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=60M", "none", str(home)], check=True)
     try:
-        os.symlink("x" * 2000, f"/tmp/{sys.argv[1]}-{number}")
-    except OSError:
-        break
-"""
-"""Btrfs keeps links in its own trees, and changed ones of a snapshot take room of their own."""
+        engine = make("directory")
+        record, sandbox = create(engine)
+        assert fill(sandbox, "/workspace/half", 40) == "fits"
+        for call in (lambda: take(engine, record, "named"), sandbox.clone):
+            with pytest.raises(errors.DiskFull):
+                call()
+            assert sandbox.exec("echo on").stdout == "on\n"
+            assert list(engine.storage.kept.iterdir()) == []
+            assert list(engine.store.snapshots.glob("sn-*")) == []
+        sandbox.files.remove("/workspace/half")
+        made = take(engine, record, "named")
+        assert fill(sandbox, "/workspace/rest", 80) == "True"
+        engine.snapshots.delete(made.id)
+        engine.destroy(record.id)
+    finally:
+        subprocess.run(["umount", "-l", str(home)], check=True)
 
 
-def test_a_full_pool_fails_a_snapshot_in_a_typed_way_and_the_sandbox_goes_on(make: Callable[..., Engine]) -> None:
+def test_a_full_pool_lets_a_sandbox_go_on_and_snapshots_be_deleted(make: Callable[..., Engine]) -> None:
     engine = make(pool="300MB")
     record, sandbox = create(engine)
     assert fill(sandbox, "/workspace/full", 400) == "True"
-
-    def until_it_is_full() -> None:
-        for number in range(300):
+    for _ in range(3):
+        with contextlib.suppress(errors.DiskFull):
             take(engine, record)
-            sandbox.exec(["python3", "-c", SMALL, str(number)], timeout=60)
-
-    with pytest.raises(errors.DiskFull):
-        until_it_is_full()
     assert sandbox.exec("echo on").stdout == "on\n"
     assert engine.get(record.id).state is State.RUNNING
     known = {path.stem for path in engine.store.snapshots.glob("*.json")}
-    assert {path.name for path in engine.storage.kept.iterdir()} == known, "nothing is left of the one that failed"
+    assert {path.name for path in engine.storage.kept.iterdir()} == known
     for each in engine.snapshots.list():
         engine.snapshots.delete(each.id)
-    assert list(engine.storage.kept.iterdir()) == [], "there is always room to delete"
+    assert list(engine.storage.kept.iterdir()) == []
 
 
 # -- what is kept of variables and secrets

@@ -321,11 +321,20 @@ class Snapshots:
             else:
                 if record.hidden and record.lease is None:
                     raise _not_found(snapshot_id)
-                for child in list(self._all()):
-                    if child.parent == snapshot_id:
-                        self._write(dataclasses.replace(child, parent=record.parent))
-                self._write(dataclasses.replace(record, hidden=True, name=None, seed=None, lease=None))
+                try:
+                    self._hide(record)
+                except DiskFull:  # with no room to note it, what nothing needs goes at once
+                    gone = self._take_away(snapshot_id, None)
+                    if gone is None:
+                        raise
+                    self._remove_tree(gone)
         self.let_go([snapshot_id])
+
+    def _hide(self, record: Kept) -> None:
+        for child in list(self._all()):
+            if child.parent == record.id:
+                self._write(dataclasses.replace(child, parent=record.parent))
+        self._write(dataclasses.replace(record, hidden=True, name=None, seed=None, lease=None))
 
     def let_go(self, snapshot_ids: Iterable[str]) -> None:
         """Remove those of these that are hidden and that nothing needs."""
