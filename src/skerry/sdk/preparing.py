@@ -36,12 +36,14 @@ async def prepare(
     """
     if not needs_preparation(built, source):
         return
+    mine = sandbox.config.idempotency_key is None
     try:
-        await sandbox.files.mkdir(CLAIM, user="root", parents=False)
-    except AlreadyExists:
-        await _wait_until_done(sandbox)
-        return
-    try:
+        try:
+            await sandbox.files.mkdir(CLAIM, user="root", parents=False)
+            mine = True
+        except AlreadyExists:
+            await _wait_until_done(sandbox)
+            return
         await sandbox._lease()
         if source is not None:
             await fetch(sandbox, source, on_log)
@@ -51,8 +53,9 @@ async def prepare(
         await sandbox.files.mkdir(DONE, user="root", parents=False)
         await sandbox._release()
     except BaseException:
-        with anyio.CancelScope(shield=True):
-            await sandbox.destroy()
+        if mine:
+            with anyio.CancelScope(shield=True):
+                await sandbox.destroy()
         raise
 
 
