@@ -17,7 +17,7 @@ GROUPS = {
     "Lifecycle": ["stop", "start", "restart", "pause", "resume", "recover", "reset"],
     "Running": ["run", "exec", "sh", "attach", "logs", "kill"],
     "Files": ["ls", "cat", "cp", "edit", "watch"],
-    "Keeping": ["clone", "fork", "template", "snapshot", "volume"],
+    "Keeping": ["clone", "fork", "snapshot", "template", "volume"],
     "Network": ["port"],
     "Looking": ["usage", "events"],
     "Machine": ["gc", "doctor", "bench", "conformance", "completion", "help", "storage"],

@@ -186,7 +186,7 @@ def test_a_runtime_that_fails_leaves_nothing(engine: Engine, monkeypatch: pytest
         engine.find("broken")
 
 
-@pytest.mark.parametrize(("kind", "size", "rest"), [("directory", 4 << 20, 0), ("pool", 400 << 20, 4 << 20)])
+@pytest.mark.parametrize(("kind", "size", "rest"), [("directory", 4 << 20, 0), ("pool", 400 << 20, 12 << 20)])
 def test_a_full_disk_is_its_own_error_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, size: int, rest: int
 ) -> None:

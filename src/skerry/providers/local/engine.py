@@ -506,6 +506,8 @@ class Engine:
 
     def _tear_down(self, record: Record) -> None:
         """Kill every process, then remove every trace, in an order that lets the next sweep finish it after a crash."""
+        with contextlib.suppress(OSError):  # a full disk: then a temporary volume stays
+            self.volumes.let_go(record.id)
         # From here on it is gone for everybody: a folder without a record is finished by whoever finds it unlocked.
         records.remove(self.store.directory(record.id))
         self.halt(record)

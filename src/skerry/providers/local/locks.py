@@ -47,6 +47,8 @@ class FileLock:
 
     def release(self) -> None:
         if self._fd >= 0:
+            # Closing alone is not enough: what the launcher has started may have a copy for a moment longer.
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
             os.close(self._fd)
             self._fd = -1
 
