@@ -512,8 +512,8 @@ MUTANTS = [
     Mutant(
         "a sandbox whose postCreate failed lives on",
         "src/skerry/sdk/preparing.py",
-        "        with anyio.CancelScope(shield=True):\n            await sandbox.destroy()\n        raise\n",
-        "        raise\n",
+        "            with anyio.CancelScope(shield=True):\n                await sandbox.destroy()\n        raise\n",
+        "            pass\n        raise\n",
         "tests/templates/test_building.py::test_a_post_create_that_fails_fails_the_create",
     ),
     # -- local provider: snapshots

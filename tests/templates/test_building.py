@@ -21,6 +21,7 @@ from skerry import (
     TemplateNotFound,
 )
 from skerry.core import registry
+from skerry.providers.local import LocalProvider
 from skerry.templates import Command, File, Scripts, Template
 from tests import inventory
 
@@ -214,6 +215,19 @@ async def test_a_cancelled_build_leaves_nothing(templates: AsyncTemplates, skerr
     assert inventory.left(before, inventory.settle(skerry_home, before)) == {}
 
 
+async def test_a_wait_for_another_build_can_be_given_up(templates: AsyncTemplates) -> None:
+    provider = registry.provider("local")
+    assert isinstance(provider, LocalProvider)
+    async with provider.building("b" * 40):
+        with anyio.move_on_after(0.5) as scope:
+            async with provider.building("b" * 40):
+                pass
+        assert scope.cancelled_caught
+    with anyio.fail_after(30):
+        async with provider.building("b" * 40):
+            pass
+
+
 async def test_two_who_want_the_same_build_it_once(templates: AsyncTemplates) -> None:
     steps: list[BuildProgress] = []
     template = tiny("wanted", "sleep 0.5; date +%N >stamp")
@@ -259,6 +273,10 @@ async def test_services_start_with_every_start_and_in_every_copy(templates: Asyn
         assert await services(sandbox) == expected
         await sandbox.reset()
         assert await services(sandbox) == expected
+        await sandbox.exec("rm said; touch other", check=True)
+        await sandbox.reset(hard=True)
+        assert await services(sandbox) == expected
+        assert (await sandbox.exec("ls")).stdout == "said\n"
         snapshot = await sandbox.snapshots.create()
         await sandbox.snapshots.restore(snapshot)
         assert await services(sandbox) == expected
@@ -284,10 +302,11 @@ async def test_a_snapshot_keeps_its_template(templates: AsyncTemplates) -> None:
 
 
 async def test_restart_with_another_template_builds_it(templates: AsyncTemplates) -> None:
-    await templates.build(tiny("later", "echo later >below"))
     async with await AsyncSandbox.create(template=tiny("sooner", "echo sooner >below")) as sandbox:
         await sandbox.exec("echo mine >own", check=True)
-        await sandbox.restart(template="later")
+        with pytest.raises(TemplateNotFound):
+            await sandbox.restart(template="later")
+        await sandbox.restart(template=tiny("later", "echo later >below"))
         assert (await sandbox.exec("cat below own")).stdout == "later\nmine\n"
         assert (await sandbox.info()).template == "later:1"
 

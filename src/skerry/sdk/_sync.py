@@ -1570,13 +1570,13 @@ class Sandbox:
         *,
         env: Mapping[str, str] | None = None,
         resources: ResourceOptions | None = None,
-        template: str | None = None,
+        template: TemplateOption | None = None,
         timeout: float = 10.0,
     ) -> SandboxInfo:
         """Stop it and start it, with other limits, another template, or variables over those it has.
 
-        What cannot be honoured is refused before it is stopped. A new template changes what is below the files that
-        were written; these stay. `timeout` as for `stop`.
+        What cannot be honoured is refused before it is stopped. A new template, built if it is not, changes what is
+        below the files that were written; these stay. `timeout` as for `stop`.
 
         Raises SandboxNotFound, Unsupported, QuotaExceeded, InvalidArgument, TemplateNotFound; Conflict for one that has
         failed, or for a new template where it was made from a snapshot.
@@ -1598,6 +1598,7 @@ class Sandbox:
         """Kill its processes and forget changed variables; `hard`: forget its files too. It runs afterwards.
 
         Files are then what they were at its creation. It is made sure that nothing of before is left; volumes stay.
+        What its template runs once in a new sandbox is run again; a `source` is not fetched again.
 
         Raises SandboxNotFound, Conflict, Unsupported where the provider cannot.
         """

@@ -82,12 +82,13 @@ class Builder:
         if name == "host":
             return None
         try:
-            return await self.build(catalogue.resolve(name))
+            known = catalogue.resolve(name)
         except TemplateNotFound as unknown:
             try:
-                return await self._templates.find_template(name)
+                return await self.find(name)
             except TemplateNotFound:
                 raise unknown from None
+        return await self.build(known)
 
     async def build(self, template: Template) -> BuiltTemplate:
         """The template, built unless it is. On any failure nothing of it is left.

@@ -101,24 +101,27 @@ async def _import(builder: Builder, image: str, name: str, *, remote: bool) -> B
             await builder.step(box, shown, Step(name="read", run=run, user="root", cwd="/workspace", env=env))
             config = await _look(box, shown)
             layer = hashlib.sha256(json.dumps([LAYOUT, config.digest]).encode()).hexdigest()[:40]
-            if not await builder.has_layer(layer):
-                await builder.report(shown, "unpack", 2, 4)
-                await builder.step(box, shown, Step(name="unpack", run=_UNPACK, user="root", cwd="/workspace"))
-                await builder.report(shown, "", 4, 4)
-                await builder.commit(box, layer, ROOT_TREE)
-        return await builder.add(
-            BuiltTemplate(
-                name=name,
-                id="",
-                description=f"The image {shown}.",
-                layers=(layer,),
-                env=config.env,
-                user=config.user,
-                workdir=config.workdir,
-                ports=config.ports,
-                image=config.digest,
-            )
-        )
+            async with builder.building(layer):  # until the template that names it is there
+                if not await builder.has_layer(layer):
+                    await builder.report(shown, "unpack", 2, 4)
+                    await builder.step(box, shown, Step(name="unpack", run=_UNPACK, user="root", cwd="/workspace"))
+                    await builder.report(shown, "", 4, 4)
+                    await builder.commit(box, layer, ROOT_TREE)
+                return await builder.add(_describe(name, shown, config, layer))
+
+
+def _describe(name: str, shown: str, config: ImageConfig, layer: str) -> BuiltTemplate:
+    return BuiltTemplate(
+        name=name,
+        id="",
+        description=f"The image {shown}.",
+        layers=(layer,),
+        env=config.env,
+        user=config.user,
+        workdir=config.workdir,
+        ports=config.ports,
+        image=config.digest,
+    )
 
 
 async def _look(box: AsyncSandbox, name: str) -> ImageConfig:

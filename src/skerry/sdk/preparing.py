@@ -36,12 +36,14 @@ async def prepare(
     """
     if not needs_preparation(built, source):
         return
+    mine = sandbox.config.idempotency_key is None
     try:
-        await sandbox.files.mkdir(CLAIM, user="root", parents=False)
-    except AlreadyExists:
-        await _wait_until_done(sandbox)
-        return
-    try:
+        try:
+            await sandbox.files.mkdir(CLAIM, user="root", parents=False)
+            mine = True
+        except AlreadyExists:
+            await _wait_until_done(sandbox)
+            return
         await sandbox._lease()
         if source is not None:
             await fetch(sandbox, source, on_log)
@@ -51,8 +53,9 @@ async def prepare(
         await sandbox.files.mkdir(DONE, user="root", parents=False)
         await sandbox._release()
     except BaseException:
-        with anyio.CancelScope(shield=True):
-            await sandbox.destroy()
+        if mine:
+            with anyio.CancelScope(shield=True):
+                await sandbox.destroy()
         raise
 
 
@@ -96,6 +99,16 @@ async def serve(sandbox: AsyncSandbox, info: SandboxInfo) -> None:
         await _start_services(sandbox, built)
     except SkerryError as error:
         log.error("the services of %s were not started: %s", sandbox.id, error, extra={"sandbox_id": sandbox.id})
+
+
+async def prepare_again(sandbox: AsyncSandbox, info: SandboxInfo) -> None:
+    """Run what a template runs once in a new sandbox, for one whose files are as new again.
+
+    Raises TemplateBuildFailed.
+    """
+    if info.template_id is not None and isinstance(sandbox._provider, Templates):
+        built = await sandbox._provider.find_template(f"{info.template}@{info.template_id}")
+        await _run_scripts(sandbox, built, None)
 
 
 async def _start_services(sandbox: AsyncSandbox, built: BuiltTemplate) -> None:

@@ -53,7 +53,7 @@ from skerry.sdk.portable import (
     import_,
 )
 from skerry.sdk.ports import AsyncPorts
-from skerry.sdk.preparing import needs_preparation, prepare, serve
+from skerry.sdk.preparing import needs_preparation, prepare, prepare_again, serve
 from skerry.sdk.processes import AsyncProcesses
 from skerry.sdk.snapshots import AsyncSandboxSnapshots, LogCallback, SnapshotName, check_beginning, require_snapshots
 from skerry.sdk.snapshots import find as find_snapshot
@@ -386,20 +386,22 @@ class AsyncSandbox:
         *,
         env: Mapping[str, str] | None = None,
         resources: ResourceOptions | None = None,
-        template: str | None = None,
+        template: TemplateOption | None = None,
         timeout: float = 10.0,
     ) -> SandboxInfo:
         """Stop it and start it, with other limits, another template, or variables over those it has.
 
-        What cannot be honoured is refused before it is stopped. A new template changes what is below the files that
-        were written; these stay. `timeout` as for `stop`.
+        What cannot be honoured is refused before it is stopped. A new template, built if it is not, changes what is
+        below the files that were written; these stay. `timeout` as for `stop`.
 
         Raises SandboxNotFound, Unsupported, QuotaExceeded, InvalidArgument, TemplateNotFound; Conflict for one that has
         failed, or for a new template where it was made from a snapshot.
         """
         began = time.perf_counter()
+        built = await resolve_template(self._provider, template=template)
+        reference = built.reference if built is not None else None if template is None else "host"
         self._info = await lifecycle.restart(
-            self._link, self._ports, timeout, env=env, resources=resources, template=template
+            self._link, self._ports, timeout, env=env, resources=resources, template=reference
         )
         await self._serve()
         return self._changed("restart", began)
@@ -423,11 +425,14 @@ class AsyncSandbox:
         """Kill its processes and forget changed variables; `hard`: forget its files too. It runs afterwards.
 
         Files are then what they were at its creation. It is made sure that nothing of before is left; volumes stay.
+        What its template runs once in a new sandbox is run again; a `source` is not fetched again.
 
         Raises SandboxNotFound, Conflict, Unsupported where the provider cannot.
         """
         began = time.perf_counter()
         self._info = await lifecycle.reset(self._link, self._ports, hard=hard)
+        if hard and self._info.snapshot is None:
+            await prepare_again(self, self._info)
         await self._serve()
         return self._changed("reset", began)
 

@@ -110,12 +110,12 @@ async def resolve_template(
     provider: Provider,
     *,
     template: TemplateOption | None,
-    image: ImageOption | None,
-    language: str | None,
-    runtime: str | None,
-    build: bool,
-    on_log: TextCallback | None,
-    on_progress: ProgressCallback | None,
+    image: ImageOption | None = None,
+    language: str | None = None,
+    runtime: str | None = None,
+    build: bool = True,
+    on_log: TextCallback | None = None,
+    on_progress: ProgressCallback | None = None,
 ) -> BuiltTemplate | None:
     """The template a new sandbox is made from, built if it is not; None is `host`.
 

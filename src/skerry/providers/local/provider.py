@@ -45,6 +45,7 @@ from skerry.core.provider import (
 from skerry.providers.local.engine import Engine
 from skerry.providers.local.kept import Kept
 from skerry.providers.local.launch import address
+from skerry.providers.local.locks import FileLock
 from skerry.providers.local.record import Record
 
 P = ParamSpec("P")
@@ -52,7 +53,7 @@ T = TypeVar("T")
 
 
 BUILD_POLL = 0.2
-"""How often one who waits for another's build looks; flock has no wait that can be given up."""
+"""How often one who waits for another's build looks."""
 
 
 class LocalProvider(
@@ -239,12 +240,20 @@ class LocalProvider(
 
     @asynccontextmanager
     async def building(self, digest: str) -> AsyncIterator[None]:
-        while (lock := await self._run(self.engine.templates.try_build, digest)) is None:  # noqa: ASYNC110
-            await anyio.sleep(BUILD_POLL)
+        held: list[FileLock] = []
+
+        def try_to() -> bool:
+            if lock := self.engine.templates.try_build(digest):
+                held.append(lock)  # also where nobody waits for the answer any more
+            return bool(held)
+
         try:
+            while not await self._run(try_to):  # noqa: ASYNC110 - flock has no wait that can be given up
+                await anyio.sleep(BUILD_POLL)
             yield
         finally:
-            self.engine.templates.end_build(digest, lock)
+            for lock in held:
+                self.engine.templates.end_build(digest, lock)
 
     async def commit_layer(self, sandbox_id: str, digest: str, *, directory: str | None = None) -> None:
         await self._run(self.engine.templates.commit, sandbox_id, digest, directory)
