@@ -27,6 +27,7 @@ SAYS = {
     ],
     "memory_provider": ["hello", "isolation: none"],
     "many": ["1, 4, 9, 16", "20 sandboxes created"],
+    "archives": ["key: False", "['1', '4', '9', 'test']", "archived: archived", "UNAUTHENTICATED", "back again: 9"],
     "errors": [
         "exit code 3 stderr oops",
         "timed out: True kept: so far",

@@ -34,5 +34,10 @@ class _Directories:
 
 for _suite in testing.SUITES:
     globals()[f"Test{_suite.__name__}"] = type(f"Test{_suite.__name__}", (_Local, _suite), {})
-for _suite in (testing.SnapshotsConformance, testing.CopiesConformance):
+for _suite in (
+    testing.SnapshotsConformance,
+    testing.CopiesConformance,
+    testing.PortableConformance,
+    testing.ArchivableConformance,
+):
     globals()[f"TestDirectories{_suite.__name__}"] = type(f"Test{_suite.__name__}", (_Directories, _suite), {})

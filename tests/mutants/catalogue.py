@@ -545,4 +545,40 @@ MUTANTS = [
         "",
         "tests/providers/test_snapshots.py::test_a_sandbox_left_frozen_in_the_middle_of_a_snapshot_goes_on",
     ),
+    # -- states
+    Mutant(
+        "an archive is not read back",
+        "src/skerry/providers/local/cold.py",
+        "                    archive.verify()\n",
+        "                    assert archive\n",
+        "tests/providers/test_cold.py::test_an_archive_that_does_not_read_back_is_not_trusted[directory]",
+    ),
+    Mutant(
+        "who dies before an archive is complete loses the files",
+        "src/skerry/providers/local/cold.py",
+        "        if record.state is State.ARCHIVED:\n            self._engine.storage.remove(",
+        "        if record.pending:\n            self._engine.storage.remove(",
+        "tests/providers/test_cold.py::test_who_died_at_it_leaves_it_whole[directory-stopped]",
+    ),
+    Mutant(
+        "an export leaves its snapshot",
+        "src/skerry/providers/local/states.py",
+        "            snapshots.release([made.id])\n",
+        "            assert made.id\n",
+        "tests/providers/test_states.py::test_a_sandbox_goes_on_while_it_is_exported_and_the_file_is_of_one_moment",
+    ),
+    Mutant(
+        "an import has no disk limit",
+        "src/skerry/providers/local/states.py",
+        "            room = engine.grant(spec).disk or limits().max_disk\n",
+        "            room = (engine.grant(spec).disk or limits().max_disk) + (1 << 40)\n",
+        "tests/providers/test_states.py::test_a_bomb_ends_at_the_disk_limit",
+    ),
+    Mutant(
+        "an export writes over its target at once",
+        "src/skerry/sdk/portable.py",
+        "        if os.path.exists(path) and not stat.S_ISREG(os.stat(path).st_mode):\n",
+        "        if os.path.exists(path):\n",
+        "tests/sdk/test_states.py::test_a_path_that_cannot_be_is_told_and_a_failure_keeps_what_was_there",
+    ),
 ]

@@ -235,14 +235,14 @@ def test_a_damaged_archive_is_kept_and_so_is_its_state(engine: Engine) -> None:
 def test_an_archive_that_does_not_read_back_is_not_trusted(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk that loses what was written: the files stay."""
     sandbox = create(engine)
-    sandbox.exec("head -c 100000 /dev/urandom > data", check=True)
+    sandbox.exec("head -c 3000000 /dev/urandom > data", check=True)
     before = sandbox.files.hash("data")
     fsync = os.fsync
 
     def lossy(fd: int) -> None:
         fsync(fd)
-        if os.fstat(fd).st_size > 50_000:
-            os.pwrite(fd, b"\0\0\0\0", 40_000)
+        if os.fstat(fd).st_size > 2_900_000:
+            os.pwrite(fd, b"\0\0\0\0", 2_500_000)
 
     monkeypatch.setattr(os, "fsync", lossy)
     with pytest.raises(errors.Corrupted):

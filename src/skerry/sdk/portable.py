@@ -7,8 +7,9 @@ import os
 import secrets
 import stat
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from functools import partial
 from typing import BinaryIO
 
 from skerry.archive import Key, disk_errors
@@ -64,7 +65,7 @@ async def export(
         if not callable(getattr(target, "write", None)):
             raise InvalidArgument(f"a state is written to a path or a binary stream, not to {type(target).__name__}")
         return await write(target), None
-    with _replacing(os.fspath(target)) as file:
+    async with _opened(_replacing(os.fspath(target))) as file:
         info = await write(file)
         await in_thread(lambda: _finish(file))
     return info, None
@@ -96,7 +97,7 @@ async def import_(
 ) -> SandboxInfo:
     """A sandbox from what `export` wrote."""
     chosen, secret = portable(provider, "import_state"), await read_key(key)
-    with _reading(source) as stream:
+    async with _opened(_reading(source)) as stream:
         return await chosen.import_state(stream, spec, key=secret, on_progress=_teller(on_progress))
 
 
@@ -108,6 +109,18 @@ def _teller(on_progress: StateProgress | None) -> Callable[[int], None] | None:
         on_progress(done)
 
     return tell
+
+
+@asynccontextmanager
+async def _opened(file: AbstractContextManager[BinaryIO]) -> AsyncIterator[BinaryIO]:
+    """In a thread: a pipe opens when its other end does."""
+    opened = await in_thread(file.__enter__)
+    try:
+        yield opened
+    except BaseException as error:
+        await in_thread(partial(file.__exit__, type(error), error, error.__traceback__))
+        raise
+    await in_thread(partial(file.__exit__, None, None, None))
 
 
 @contextmanager

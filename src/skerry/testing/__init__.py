@@ -28,6 +28,7 @@ from skerry.testing.cases.output import OutputConformance  # noqa: E402
 from skerry.testing.cases.ports import PortsConformance  # noqa: E402
 from skerry.testing.cases.processes import ProcessesConformance  # noqa: E402
 from skerry.testing.cases.snapshots import CopiesConformance, SnapshotsConformance  # noqa: E402
+from skerry.testing.cases.states import ArchivableConformance, PortableConformance  # noqa: E402
 from skerry.testing.cases.stopping import PausingConformance, StoppingConformance  # noqa: E402
 from skerry.testing.cases.templates import TemplatesConformance  # noqa: E402
 from skerry.testing.cases.terminals import TerminalsConformance  # noqa: E402
@@ -63,6 +64,8 @@ SUITES: tuple[type[Conformance], ...] = (
     CopiesConformance,
     TemplatesConformance,
     VolumesConformance,
+    PortableConformance,
+    ArchivableConformance,
 )
 """Every class, in the order of the tables."""
 
@@ -78,6 +81,7 @@ def cases(suite: type[Conformance]) -> dict[str, str]:
 
 __all__ = [
     "SUITES",
+    "ArchivableConformance",
     "ClientsConformance",
     "Conformance",
     "CopiesConformance",
@@ -94,6 +98,7 @@ __all__ = [
     "NetworkConformance",
     "OutputConformance",
     "PausingConformance",
+    "PortableConformance",
     "PortsConformance",
     "ProcessesConformance",
     "ResizableConformance",

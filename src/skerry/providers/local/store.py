@@ -1,7 +1,7 @@
 """Where sandboxes are kept: one folder each under SKERRY_HOME, their names, and the host's id ranges.
 
-    SKERRY_HOME/sandboxes/ID/   record.json lock events.jsonl volumes, and while it runs agent.sock scratch/
-                                bundle/ runtime/
+    SKERRY_HOME/sandboxes/ID/   record.json lock events.jsonl volumes, `archive` while it is archived, and while it
+                                runs agent.sock scratch/ bundle/ runtime/
     SKERRY_HOME/names/NAME      a link to the id that has the name
     SKERRY_HOME/keys/HASH       a link to the id made under an idempotency key
     SKERRY_HOME/trash/          folders on their way out
