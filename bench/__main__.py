@@ -16,7 +16,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bench import crowd, daily, goals, report
+from bench import crowd, daily, goals, keeping, report
 from bench.box import Backend
 from bench.interleave import interleave
 from bench.leftovers import leftovers
@@ -42,6 +42,8 @@ class Counts:
     docker_alive: int
     trees: int
     tree_files: int
+    snapshots: int
+    forks: int
 
 
 FULL = Counts(
@@ -54,15 +56,28 @@ FULL = Counts(
     docker_alive=50,
     trees=1,
     tree_files=50_000,
+    snapshots=10,
+    forks=100,
 )
 QUICK = Counts(
-    rounds=5, docker_rounds=3, many=20, docker_many=10, bursts=1, alive=50, docker_alive=5, trees=1, tree_files=2_000
+    rounds=5,
+    docker_rounds=3,
+    many=20,
+    docker_many=10,
+    bursts=1,
+    alive=50,
+    docker_alive=5,
+    trees=1,
+    tree_files=2_000,
+    snapshots=2,
+    forks=20,
 )
 
 
-def parse(arguments: list[str]) -> tuple[Counts, bool]:
+def parse(arguments: list[str]) -> tuple[Counts, argparse.Namespace]:
     parser = argparse.ArgumentParser(prog="bench/run.py", description="Measure Skerry on this machine.")
     parser.add_argument("--docker", action="store_true", help="the same over the Docker API, with a daemon of our own")
+    parser.add_argument("--keeping", action="store_true", help="only snapshots, clones and forks")
     parser.add_argument("--quick", action="store_true", help="few of everything: for a look, not for numbers")
     for name, text in {
         "rounds": "rounds of what is done one at a time",
@@ -74,6 +89,8 @@ def parse(arguments: list[str]) -> tuple[Counts, bool]:
         "docker-alive": "the same for Docker",
         "trees": "how often a whole tree is moved each way; 0 for never",
         "tree-files": "how many files it has",
+        "snapshots": "how many sandboxes of each size are snapshotted, and clones made; 0 for none",
+        "forks": "how many copies one fork makes",
     }.items():
         default = f"{getattr(FULL, name.replace('-', '_'))}, with --quick {getattr(QUICK, name.replace('-', '_'))}"
         parser.add_argument(f"--{name}", type=int, metavar="N", help=f"{text} ({default})")
@@ -83,7 +100,7 @@ def parse(arguments: list[str]) -> tuple[Counts, bool]:
     if min(values.values()) < 0 or not values["rounds"] or not values["many"] or not values["bursts"]:
         parser.error("a count is too small")
     values["docker_rounds"] = min(values["docker_rounds"], values["rounds"])
-    return Counts(**values), given.docker
+    return Counts(**values), given
 
 
 def base_value(base: Counts, given: argparse.Namespace, name: str) -> int:
@@ -111,6 +128,7 @@ async def measure(counts: Counts, directory: Path, skerry: SkerryBackend, result
             backends.append((other, counts.docker_rounds, counts.docker_many, counts.docker_alive))
         await one_at_a_time(backends, counts.rounds, directory, skerry, results, progress)
         await daily_life(counts, directory / "daily", skerry, results, progress)
+        await keep(counts, directory, skerry, results, progress)
         await many(backends, counts.bursts, results, progress)
         for backend, _, _, n in backends:
             if n:
@@ -159,6 +177,22 @@ async def daily_life(
             await interleave(ops, counts.rounds, results, advance)
 
 
+async def keep(counts: Counts, directory: Path, skerry: SkerryBackend, results: Results, progress: Progress) -> None:
+    if counts.snapshots == 0:
+        return
+    for label in keeping.SIZES:
+        with stage(progress, f"snapshots of {label}", counts.snapshots + 1) as advance:
+            await keeping.snapshots(skerry, label, counts.snapshots, results, advance)
+    with stage(progress, "clones and a fork", counts.snapshots + 2) as advance:
+        await keeping.copies(skerry, counts.snapshots, counts.forks, directory, results, advance)
+
+
+async def only_keep(counts: Counts, directory: Path, skerry: SkerryBackend, results: Results) -> None:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        await keep(counts, directory, skerry, results, progress)
+
+
 async def many(
     backends: list[tuple[Backend, int, int, int]], bursts: int, results: Results, progress: Progress
 ) -> None:
@@ -177,14 +211,17 @@ async def many(
             results.computesdk[backend.name] = {"sequential": in_turn, "staggered": staggered, "burst": burst}
 
 
-async def run(counts: Counts, *, docker: bool) -> int:
+async def run(counts: Counts, *, docker: bool, only_keeping: bool) -> int:
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     async with workspace() as directory:
         skerry = SkerryBackend()
         results = Results(facts=facts(directory))
-        await measure(counts, directory, skerry, results, docker=docker)
+        if only_keeping:
+            await only_keep(counts, directory, skerry, results)
+        else:
+            await measure(counts, directory, skerry, results, docker=docker)
         results.facts["load_after"] = os.getloadavg()[0]
         results.left = leftovers(directory / "home", skerry.ids)
     found = goals.verdicts(results)
@@ -199,14 +236,14 @@ async def run(counts: Counts, *, docker: bool) -> int:
 
 
 def main() -> int:
-    counts, docker = parse(sys.argv[1:])
+    counts, given = parse(sys.argv[1:])
     if os.geteuid() != 0:
         print("error: local sandboxes need root", file=sys.stderr)
         return 2
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a connection for each of a thousand sandboxes
     try:
-        return asyncio.run(run(counts, docker=docker))
+        return asyncio.run(run(counts, docker=given.docker, only_keeping=given.keeping))
     except BlockingIOError:
         print("error: another benchmark is running", file=sys.stderr)
         return 2

@@ -46,12 +46,28 @@ def verdicts(results: Results) -> list[Verdict]:
     for way in ("tree upload", "tree download"):
         speed = _over(_p50(results, "tree.cp"), _p50(results, f"skerry.{way}"))
         found.append(_at_least(f"skerry.{way}", "≥ 0.5 × cp", speed, 0.5))
-    return found + _many(results)
+    return found + _keeping(results, floor, create) + _many(results)
 
 
 def failed(found: Sequence[Verdict]) -> list[Verdict]:
     """What must hold and was measured not to."""
     return [verdict for verdict in found if verdict.must and verdict.ok is False]
+
+
+def _keeping(results: Results, floor: float | None, create: float | None) -> list[Verdict]:
+    small, large = (_p50(results, f"skerry.snapshot {size}") for size in ("100 MB", "1 GB"))
+    clone, fork, copy = (_p50(results, name) for name in ("skerry.clone", "skerry.fork", "cp -a of the tree"))
+    above = None if clone is None or create is None else clone - create
+    forks, answered = results.facts.get("forks"), results.facts.get("forks_answered")
+    copies = None if copy is None or not isinstance(forks, int) else copy * forks
+    share = answered / forks if isinstance(forks, int) and isinstance(answered, int) else None
+    return [
+        _at_most("skerry.snapshot 100 MB", "≤ 15 × floor", _over(small, floor), 15, must=True),
+        _at_most("skerry.snapshot 1 GB", "≤ 2 × that of 100 MB", _over(large, small), 2, must=True),
+        _at_most("skerry.clone", "≤ create + 20 × floor", _over(above, floor), 20, must=True),
+        _at_least("skerry.fork", "all answered", share, 1.0, must=True),
+        _at_least("skerry.fork", "≤ 1/10 of as many copies", _over(copies, fork), 10, must=True),
+    ]
 
 
 def _many(results: Results) -> list[Verdict]:

@@ -12,13 +12,19 @@ SLOTS = Path("/run/skerry/slots")
 
 def leftovers(home: Path, ids: Set[str]) -> list[str]:
     """Folders, id ranges, cgroups, mounts and processes of the sandboxes `ids` under `home`; empty when clean."""
-    found = [f"folder {path}" for part in ("sandboxes", "names", "keys") for path in sorted((home / part).glob("*"))]
+    found = [
+        f"folder {path}"
+        for part in ("sandboxes", "names", "keys", "pool/uppers", "pool/snapshots")
+        for path in sorted((home / part).glob("*"))
+    ]
     if SLOTS.is_dir():
         found += [f"id range {link}" for link in SLOTS.iterdir() if Path(os.readlink(link)).is_relative_to(home)]
     groups = [*CGROUPS.glob("*/skerry/sb-*"), *CGROUPS.glob("skerry/sb-*")]
     found += [f"cgroup {group}" for group in groups if group.name in ids]
     mounts = Path("/proc/self/mountinfo").read_text().splitlines()
-    found += [f"mount {line.split()[4]}" for line in mounts if Path(line.split()[4]).is_relative_to(home)]
+    places = [Path(line.split()[4]) for line in mounts]
+    # the pool itself is no sandbox's: it stays mounted as long as there is its home
+    found += [f"mount {place}" for place in places if place.is_relative_to(home) and place != home / "pool"]
     return found + [f"process {line}" for line in _processes(home)]
 
 

@@ -39,6 +39,20 @@ BESIDE = {
 """What has a baseline of its own: title, the op beside it, and that one's name."""
 
 
+KEEPING = {
+    "snapshot 100 MB": "snapshot of a running one, 100 MB in 5,000 files",
+    "snapshot 100 MB, stands still": "  of that it stands still",
+    "snapshot 100 MB dirty": "  right after writing them",
+    "snapshot 100 MB dirty, stands still": "  of that it stands still",
+    "snapshot 1 GB": "snapshot of a running one, 1 GB in 5,000 files",
+    "snapshot 1 GB, stands still": "  of that it stands still",
+    "snapshot 1 GB dirty": "  right after writing them",
+    "snapshot 1 GB dirty, stands still": "  of that it stands still",
+    "clone": "clone of 100 MB → first command",
+    "fork": "fork({forks}) of 100 MB, all answering",
+}
+
+
 def save(results: Results, verdicts: Sequence[Verdict], directory: Path) -> Path:
     """Write everything as JSON under a name of its own, and again as latest.json."""
     directory.mkdir(parents=True, exist_ok=True)
@@ -55,7 +69,10 @@ def show(results: Results, verdicts: Sequence[Verdict], console: Console) -> Non
     console.print(_ops(results, verdicts))
     if any(f"skerry.{name}" in results.samples for name in BESIDE):
         console.print(_daily(results, verdicts))
-    console.print(_crowds(results, verdicts))
+    if any(f"skerry.{name}" in results.samples for name in KEEPING):
+        console.print(_keeping(results, verdicts))
+    if results.at_once or results.alive:
+        console.print(_crowds(results, verdicts))
     for what, errors in results.errors.items():
         console.print(f"[red]{what}: {len(errors)} failed, first: {errors[0]}[/red]", highlight=False)
     for crowd in _all_crowds(results):
@@ -110,6 +127,23 @@ def _daily(results: Results, verdicts: Sequence[Verdict]) -> Table:
         mine = (_ms(summary.p50), _ms(summary.p95), str(summary.n))
         title = title.format(files=f"{results.facts.get('tree_files', 0):,}")
         table.add_row(title, *mine, what, *cells, *tar, _goals(f"skerry.{name}", verdicts))
+    return table
+
+
+def _keeping(results: Results, verdicts: Sequence[Verdict]) -> Table:
+    table = Table(title="Snapshots and copies; milliseconds", title_justify="left")
+    table.add_column("")
+    for name in ("p50", "p95", "min", "n", "× floor"):
+        table.add_column(name, justify="right")
+    table.add_column("goals")
+    for name, title in KEEPING.items():
+        if samples := results.samples.get(f"skerry.{name}"):
+            title = title.format(forks=results.facts.get("forks", 0))
+            table.add_row(title, *_numbers(samples, results), _goals(f"skerry.{name}", verdicts))
+    if copies := results.samples.get("cp -a of the tree"):
+        scaled = [each * int(results.facts["forks"]) for each in copies]
+        title = f"{results.facts['forks']} copies by cp -a, scaled from {len(copies)}"
+        table.add_row(title, *_numbers(scaled, results), "")
     return table
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -28,9 +29,16 @@ async def workspace(directory: Path = DIRECTORY) -> AsyncIterator[Path]:
             yield directory
         finally:
             await _clear(directory)
+            _unmount(directory / "home/pool")
             shutil.rmtree(directory)
     finally:
         os.close(lock)
+
+
+def _unmount(pool: Path) -> None:
+    """The storage pool stays mounted until somebody takes it away."""
+    if os.path.ismount(pool):
+        subprocess.run(["umount", str(pool)], check=True)
 
 
 async def _clear(directory: Path) -> None:

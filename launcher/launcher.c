@@ -4,7 +4,7 @@
  * Python process cannot enter namespaces without taking all its threads along, and because this is the hot path of create.
  *
  *   launcher parent=PID ids=BASE userns=FILE log=FILE [mask=DIR] [join=FILE …] lower=DIR … upper=DIR scratch=DIR root=DIR [bind=PATH:SOURCE …]
- *            [volume=rw|ro:LENGTH:PATH:LENGTH:SUBPATH:SOURCE …] [inotify=N] [files=N] [oom=FILE:FD] [go=FD] -- RUNTIME ARG …
+ *            [volume=rw|ro:LENGTH:PATH:LENGTH:SUBPATH:SOURCE …] [inotify=N] [files=N] [oom=FILE:FD] [go=FD] [unsynced=1] -- RUNTIME ARG …
  *
  * parent   who started it: the launcher and the runtime die with that process
  * mask     a cgroup2 mount to hide: crun refuses hosts that mix cgroup v1 and v2
@@ -21,6 +21,7 @@
  * oom      a file to leave open for reading as FD
  * go       where a byte says that the layers, the groups and the runtime's configuration are there: until then only the
  *          namespaces are made, while the caller prepares the rest
+ * unsynced what programs in the sandbox ask to be on disk may stay in memory; such an upper cannot be mounted again
  * userns   a file on which the user namespace is mounted, for the runtime to join
  */
 #define _GNU_SOURCE
@@ -60,6 +61,7 @@ struct plan {
     char *oom;
     int go;
     unsigned long files;
+    int unsynced;
     const char *lower[MAX_LAYERS];
     int lowers;
     const char *join[MAX_JOINS];
@@ -269,7 +271,7 @@ static void mount_root(const struct plan *plan, int userns) {
         length += snprintf(options + length, sizeof options - length, "%sl%d", i ? ":" : "", i);
     }
     mount_idmapped(plan->upper, "u", userns, 0);
-    snprintf(options + length, sizeof options - length, ",upperdir=u/u,workdir=u/w");
+    snprintf(options + length, sizeof options - length, ",upperdir=u/u,workdir=u/w%s", plan->unsynced ? ",volatile" : "");
     act_as(plan->ids); /* for overlayfs's work directory */
     if (mount("overlay", plan->root, "overlay", MS_NODEV | MS_NOSUID, options)) die("overlay on %s", plan->root);
     act_as(0);
@@ -359,6 +361,7 @@ static char **parse(int argc, char **argv, struct plan *plan) {
         else if (matches(argv[i], "userns", &value)) plan->userns = value;
         else if (matches(argv[i], "oom", &value)) plan->oom = argv[i] + 4;
         else if (matches(argv[i], "go", &value)) plan->go = atoi(value);
+        else if (matches(argv[i], "unsynced", &value)) plan->unsynced = atoi(value);
         else if (matches(argv[i], "files", &value)) plan->files = strtoul(value, NULL, 10);
         else if (matches(argv[i], "bind", &value) && plan->binds < MAX_BINDS) plan->bind[plan->binds++] = argv[i] + 5;
         else if (matches(argv[i], "volume", &value) && plan->volumes < MAX_VOLUMES) plan->volume[plan->volumes++] = argv[i] + 7;

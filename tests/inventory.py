@@ -62,7 +62,7 @@ def take(home: Path) -> Inventory:
         mounts=sum("/pool btrfs " not in line for line in Path("/proc/self/mounts").read_text().splitlines()),
         cgroups=frozenset(str(path) for path in groups if path.name not in foreign),
         namespaces=len(set(_namespaces(strangers))),
-        devices=frozenset(os.listdir("/sys/class/net")),
+        devices=frozenset(os.listdir("/sys/class/net")) - _foreign_devices(home),
         loops=frozenset(_loops()),
         folders=frozenset(_folders(home)),
     )
@@ -98,6 +98,19 @@ def _foreign(home: Path) -> set[str]:
             continue
         if not target.startswith(f"{home}/"):
             found.add(os.path.basename(target))
+    return found
+
+
+def _foreign_devices(home: Path) -> set[str]:
+    """The network devices of sandboxes of other homes: they have the number of the id range."""
+    found = set()
+    slots = Path("/run/skerry/slots")
+    for link in slots.iterdir() if slots.is_dir() else ():
+        try:
+            if not os.readlink(link).startswith(f"{home}/"):
+                found.add(f"skv{link.name}")
+        except FileNotFoundError:
+            continue
     return found
 
 
@@ -139,9 +152,10 @@ def _namespaces(strangers: set[int]) -> Iterable[str]:
 
 def _folders(home: Path) -> Iterable[str]:
     kept = ("sandboxes", "names", "keys", "trash", "snapshots", "volumes")
-    for part in (*kept, "pool/uppers", "pool/snapshots", "pool/volumes"):
+    for part in (*kept, "pool/uppers", "pool/snapshots", "pool/volumes", "pool/layers"):
         if (home / part).is_dir():
             yield from (f"{part}/{name}" for name in os.listdir(home / part))
+    yield from (f"templates/{path.name}" for path in (home / "templates").glob("*.*") if not path.is_dir())
     slots = Path("/run/skerry/slots")
     if slots.is_dir():
         for link in slots.iterdir():

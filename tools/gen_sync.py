@@ -28,6 +28,7 @@ MODULES = (
     "git",
     "ports",
     "snapshots",
+    "templates",
     "volumes",
     "sandbox",
 )
@@ -53,6 +54,7 @@ NOTES = {
     "run_command_via_pty": "Callbacks run in Skerry's own thread: they must not call the blocking API.",
     "health_check": "Functions run in threads and get this sandbox.",
     "fork": "`on_log` runs in Skerry's own thread: it must not call the blocking API.",
+    "build": "Callbacks run in Skerry's own thread: they must not call the blocking API.",
     "exec": "Callbacks run in Skerry's own thread: they must not call the blocking API.",
     "instructions": "The function runs in Skerry's own thread: it must not call the blocking API.",
     "on": "Callbacks run in Skerry's own thread: they must not call the blocking API.",

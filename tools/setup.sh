@@ -37,6 +37,9 @@ missing_packages() {
     has nft || echo nftables
     has ip || echo iproute2
     has mkfs.btrfs || echo btrfs-progs
+    has mmdebstrap || echo mmdebstrap
+    has skopeo || echo skopeo
+    has umoci || echo umoci
     has_seccomp || echo libseccomp2
     [[ -e /etc/ssl/certs/ca-certificates.crt || -n ${SSL_CERT_FILE:-} ]] || echo ca-certificates
     [[ ${1:-} != test ]] || has ps || echo procps

@@ -67,15 +67,22 @@ FIRST = (
     "Connection",
     "Git",
     "Env",
+    "SandboxSnapshots",
+    "Snapshots",
+    "ForkResult",
+    "Templates",
     "Volumes",
 )
 MODELS = {
     "core/models.py": None,  # all of them
     "sdk/sandbox.py": ("SandboxStatus", "SandboxPage"),
     "sdk/git_data.py": None,
+    "sdk/snapshots.py": ("SnapshotNode",),
     "sdk/health.py": None,
     "sdk/instructions.py": None,
     "sdk/search.py": ("SearchMatch", "SearchResult", "Replacement"),
+    "sdk/building.py": ("BuildProgress",),
+    "sdk/sources.py": None,
     "sdk/output.py": ("OutputChunk", "ProcessOutput", "TerminalChunk", "TerminalOutput"),
 }
 

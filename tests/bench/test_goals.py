@@ -41,6 +41,25 @@ def test_missing_an_aim_fails_nothing_but_missing_a_must_does() -> None:
     ]
 
 
+def test_slow_snapshots_and_copies_and_a_lost_fork_fail() -> None:
+    results = _run(create=0.010, run=0.001)
+    results.samples |= {
+        "skerry.snapshot 100 MB": [0.016],
+        "skerry.snapshot 1 GB": [0.033],
+        "skerry.clone": [0.031],
+        "skerry.fork": [5.1],
+    }
+    results.facts["forks_answered"] = 99
+    missed = [(verdict.subject, verdict.text) for verdict in goals.failed(goals.verdicts(results))]
+    assert missed == [
+        ("skerry.snapshot 100 MB", "≤ 15 × floor"),
+        ("skerry.snapshot 1 GB", "≤ 2 × that of 100 MB"),
+        ("skerry.clone", "≤ create + 20 × floor"),
+        ("skerry.fork", "all answered"),
+        ("skerry.fork", "≤ 1/10 of as many copies"),
+    ]
+
+
 def test_a_lost_sandbox_a_large_one_and_a_leak_fail() -> None:
     results = _run(create=0.010, run=0.001)
     results.at_once["skerry"][0].seconds.pop()
@@ -67,7 +86,13 @@ def _run(*, create: float, run: float) -> Results:
         "tree.cp": [2.0],
         "skerry.tree upload": [3.0],
         "skerry.tree download": [3.0],
+        "skerry.snapshot 100 MB": [0.010],
+        "skerry.snapshot 1 GB": [0.012],
+        "skerry.clone": [create + 0.015],
+        "skerry.fork": [2.0],
+        "cp -a of the tree": [0.5],
     }
+    results.facts |= {"forks": 100, "forks_answered": 100}
     results.at_once = {
         "skerry": [Crowd(asked=2, seconds=[0.01, 0.01], wall=1)],
         "docker": [Crowd(asked=2, seconds=[0.5, 0.5], wall=30)],

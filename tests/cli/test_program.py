@@ -17,12 +17,13 @@ GROUPS = {
     "Lifecycle": ["stop", "start", "restart", "pause", "resume", "recover", "reset"],
     "Running": ["run", "exec", "sh", "attach", "logs", "kill"],
     "Files": ["ls", "cat", "cp", "edit", "watch"],
-    "Keeping": ["snapshot", "clone", "fork", "export", "import", "archive", "volume"],
+    "Keeping": ["clone", "fork", "export", "import", "archive", "snapshot", "template", "volume"],
     "Network": ["port"],
     "Looking": ["usage", "events"],
-    "Machine": ["storage", "gc", "doctor", "bench", "conformance", "completion", "help"],
+    "Machine": ["gc", "doctor", "bench", "conformance", "completion", "help", "storage"],
 }
 NESTED = {
+    "template": ["build", "ls", "show", "rm"],
     "snapshot": ["create", "ls", "restore", "rm", "tree"],
     "volume": ["create", "ls", "show", "rm"],
     "storage": ["show", "unmount"],
@@ -74,7 +75,10 @@ def test_every_command_has_help_with_an_example(skerry: Skerry, command: str) ->
 
 @pytest.mark.parametrize(
     "command",
-    ["run", "exec", "logs", "kill", "cp", "edit", "rm", "usage", "stop", "restart", "reset", "archive", "volume rm"],
+    [
+        *("run", "exec", "logs", "kill", "cp", "edit", "rm", "usage", "stop", "restart", "reset", "volume rm"),
+        *("template build", "template rm", "archive"),
+    ],
 )
 def test_commands_that_fail_in_ways_say_their_exit_codes(skerry: Skerry, command: str) -> None:
     assert "\n  Exit codes:\n    " in skerry("help", *command.split()).text

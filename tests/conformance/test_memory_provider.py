@@ -10,7 +10,7 @@ from examples.memory_provider import MemoryProvider
 from skerry import testing
 from skerry.core.provider import Provider
 
-NOT_OFFERED = {"limits", "network", "resizable"}
+NOT_OFFERED = {"limits", "network", "pausing", "resizable", "stopping", "volumes"}
 """Classes some or all of whose cases need more than a plain process: they may be skipped, others may not."""
 
 

@@ -334,6 +334,88 @@ MUTANTS = [
         "",
         "tests/isolation/test_network.py::test_open_network_does_not_reach_private_ranges",
     ),
+    # -- storage and volumes
+    Mutant(
+        "a volume covers the system",
+        "launcher/launcher.c",
+        "    for (int i = 0; i < plan.volumes; i++) mount_volume(&plan, root, plan.volume[i], userns);\n"
+        "    for (int i = 0; i < plan.binds; i++) mount_bound(root, plan.bind[i]);\n",
+        "    for (int i = 0; i < plan.binds; i++) mount_bound(root, plan.bind[i]);\n"
+        "    for (int i = 0; i < plan.volumes; i++) mount_volume(&plan, root, plan.volume[i], userns);\n",
+        "tests/providers/test_volumes.py::"
+        "test_a_link_at_the_mount_point_leads_nowhere_but_into_its_own_root[/usr-True]",
+    ),
+    Mutant(
+        "a link in a volume is followed",
+        "launcher/launcher.c",
+        "RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_XDEV",
+        "0",
+        "tests/providers/test_volumes.py::test_a_subpath_swapped_for_a_link_at_any_moment_never_leads_out",
+    ),
+    Mutant(
+        "a volume in use is deleted",
+        "src/skerry/providers/local/volumes.py",
+        "            if users := self._users().get(name):\n",
+        "            if users := self._users().get(name, ())[:0]:\n",
+        "tests/providers/test_volumes.py::test_delete_is_refused_while_any_sandbox_has_it_running_or_not",
+    ),
+    Mutant(
+        "a new pool keeps no accounts",
+        "src/skerry/providers/local/pool.py",
+        "            if not btrfs.has_quotas(self.root):\n",
+        "            if self._limits:\n",
+        "tests/providers/test_storage.py::test_the_first_limit_of_a_new_pool_holds",
+    ),
+    Mutant(
+        "the accounts of all sandboxes can be read",
+        "src/skerry/providers/local/bundle.py",
+        " /sys/fs/btrfs",
+        "",
+        "tests/isolation/test_host.py::test_the_accounts_of_the_storage_pool_cannot_be_seen[user]",
+    ),
+    # -- lifecycle
+    Mutant(
+        "a stop forgets the variables",
+        "src/skerry/providers/local/ending.py",
+        "    return dataclasses.replace(record, env=kept)\n",
+        "    return record if kept else record\n",
+        "tests/providers/test_lifecycle.py::test_a_stopped_sandbox_keeps_files_and_variables_and_nothing_else",
+    ),
+    Mutant(
+        "who died at a pause leaves it frozen",
+        "src/skerry/providers/local/lifecycle.py",
+        "        self._engine.cgroups.thaw(record.id)\n        return self._engine.advance(record, State.RUNNING)\n",
+        "        return self._engine.advance(record, State.RUNNING)\n",
+        "tests/providers/test_lifecycle.py::test_who_dies_at_a_change_leaves_it_to_the_next[pause]",
+    ),
+    Mutant(
+        "a restart stops before it refuses",
+        "src/skerry/providers/local/lifecycle.py",
+        "        if changes.resources is not None:\n            self._engine.check_resources(changes.resources)\n",
+        "        pass\n",
+        "tests/providers/test_lifecycle.py::test_a_restart_that_cannot_be_honoured_is_refused_before_anything_stops",
+    ),
+    Mutant(
+        "a hard reset keeps the files",
+        "src/skerry/providers/local/lifecycle.py",
+        "            engine.storage.remove(upper)\n            engine.make_upper(record)\n",
+        "            engine.make_upper(record)\n",
+        "tests/providers/test_lifecycle.py::test_a_hard_reset_leaves_nothing",
+    ),
+    Mutant(
+        "last words nobody can trust are believed",
+        "src/skerry/providers/local/ending.py",
+        '    return words is not None and words.reason == "idle" and idle_limit(record.spec) is not None\n',
+        "    return words is not None\n",
+        "tests/providers/test_lifecycle.py::test_a_sandbox_that_ends_without_good_words_has_failed",
+    ),
+    Mutant(
+        "a stopped sandbox is started although it must not be",
+        "src/skerry/sdk/link.py",
+        "                if attempt == STARTS or not (start and self.auto_start and isinstance(self.provider, Stoppable)):\n",
+        "                if attempt == STARTS or not isinstance(self.provider, Stoppable):\n",
+        "tests/cli/test_lifecycle.py::test_exec_starts_a_stopped_one_unless_told_not_to",
+    ),
     # -- archive
     Mutant(
         "an archive's hashes are not compared",
@@ -404,6 +486,64 @@ MUTANTS = [
         "            if level.opaque:\n                _set",
         "            if level.opaque and level.fd == self._root:\n                _set",
         "tests/archive/test_overlay.py::test_an_overlay_shows_the_same_on_the_unpacked_layer",
+    ),
+    # -- templates
+    Mutant(
+        "a template in use is removed",
+        "src/skerry/providers/local/templates.py",
+        '                raise Conflict(f"the template {info.name!r} is in use by {user}", hint="destroy it first")\n',
+        "                pass\n",
+        "tests/templates/test_building.py::test_what_something_needs_is_not_removed",
+    ),
+    Mutant(
+        "a layer that nobody names stays",
+        "src/skerry/providers/local/templates.py",
+        "                    self._engine.storage.remove(layers / digest)\n",
+        "                    pass\n",
+        "tests/templates/test_building.py::test_a_layer_that_nobody_names_is_swept",
+    ),
+    Mutant(
+        "everybody builds what they want",
+        "src/skerry/sdk/building.py",
+        "            if not await self._templates.has_layer(layer):\n                await self._make_layer",
+        "            if True:\n                await self._make_layer",
+        "tests/templates/test_building.py::test_two_who_want_the_same_build_it_once",
+    ),
+    Mutant(
+        "a sandbox whose postCreate failed lives on",
+        "src/skerry/sdk/preparing.py",
+        "            with anyio.CancelScope(shield=True):\n                await sandbox.destroy()\n        raise\n",
+        "            pass\n        raise\n",
+        "tests/templates/test_building.py::test_a_post_create_that_fails_fails_the_create",
+    ),
+    # -- local provider: snapshots
+    Mutant(
+        "a snapshot has the secrets",
+        "src/skerry/providers/local/snapshots.py",
+        "if name not in record.spec.secrets}",
+        "if name}",
+        "tests/providers/test_snapshots.py::test_secrets_are_in_no_snapshot_and_in_no_copy_unless_asked_for",
+    ),
+    Mutant(
+        "what a copy began with does not count",
+        "src/skerry/providers/local/snapshots.py",
+        "inherited=record.inherited if deep else record.total,",
+        "inherited=0,",
+        "tests/providers/test_snapshots.py::test_a_disk_limit_holds_in_a_clone_and_counts_what_it_began_with",
+    ),
+    Mutant(
+        "the sweep takes a snapshot that somebody is about to use",
+        "src/skerry/providers/local/snapshots.py",
+        "                    return None  # somebody is about to use it\n",
+        "                    pass\n",
+        "tests/providers/test_snapshots.py::test_a_snapshot_in_use_by_a_create_under_way_is_not_removed",
+    ),
+    Mutant(
+        "a sandbox left frozen stays so",
+        "src/skerry/providers/local/snapshots.py",
+        "        if record.state is State.RUNNING:\n            self._engine.cgroups.thaw(record.id)\n",
+        "",
+        "tests/providers/test_snapshots.py::test_a_sandbox_left_frozen_in_the_middle_of_a_snapshot_goes_on",
     ),
     # -- states
     Mutant(

@@ -290,6 +290,26 @@ def test_a_hard_reset_leaves_nothing(engine: Engine) -> None:
 
 
 @each_storage
+def test_a_hard_reset_of_a_copy_leaves_what_it_was_made_from(engine: Engine) -> None:
+    provider = LocalProvider(engine)
+    source = connect(engine, engine.create(SandboxSpec(env={"A": "1"})).id)
+    source.files.write("first", b"data")
+    snapshot = source.snapshots.create()
+    copy = Sandbox.create(provider, snapshot=snapshot)
+    copy.files.write("second", b"data")
+    copy.files.remove("first")
+    copy.reset(hard=True)
+    assert copy.exec("cat first; ls; echo $A").stdout == "datafirst\n1\n"
+    with pytest.raises(errors.Conflict, match="snapshot"):
+        copy.restart(template="host")
+    copy.stop()
+    source.destroy()
+    assert copy.exec("cat first").stdout == "data"
+    copy.destroy()
+    source.snapshots.delete(snapshot.id)
+
+
+@each_storage
 def test_a_reset_that_leaves_something_is_an_error(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     sandbox = connect(engine, engine.create(SandboxSpec()).id)
     sandbox.files.write("left", b"data")

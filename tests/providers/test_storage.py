@@ -190,7 +190,10 @@ def test_processes_that_use_a_new_home_at_once_make_one_pool(own_home: Path) -> 
     assert btrfs.has_quotas(own_home / "pool")
 
 
-def test_a_crash_before_the_pool_is_complete_is_made_good(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("chosen", [False, True])
+def test_a_crash_before_the_pool_is_complete_is_made_good(
+    own_home: Path, monkeypatch: pytest.MonkeyPatch, chosen: bool
+) -> None:
     own_home.mkdir()
     (own_home / "pool.new").write_bytes(b"half made")
     # died between mount and accounts
@@ -200,6 +203,8 @@ def test_a_crash_before_the_pool_is_complete_is_made_good(own_home: Path, monkey
     monkeypatch.undo()
     assert os.path.ismount(own_home / "pool")
     assert not btrfs.has_quotas(own_home / "pool")
+    if chosen:  # by somebody who came in between
+        (own_home / "storage").write_text("pool\n")
     made = storage.open_storage(own_home)
     assert btrfs.has_quotas(own_home / "pool")
     made.create(made.uppers / "a", 5 * MB)

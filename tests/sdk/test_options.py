@@ -8,10 +8,22 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from skerry import AsyncSandbox, InvalidArgument, QuotaExceeded, Resources, Sandbox, State, Unsupported
+from skerry import (
+    AsyncSandbox,
+    AsyncVolumes,
+    InvalidArgument,
+    QuotaExceeded,
+    Resources,
+    Sandbox,
+    State,
+    Unsupported,
+    VolumeInfo,
+    VolumeMount,
+)
+from skerry.sdk.options import check_volumes
 from tests.sdk.fake_agent import FakeProvider
 
-NOT_YET = ("image snapshot source language runtime volumes ports region target options").split()
+NOT_YET = "image snapshot language runtime ports region target options".split()
 
 
 @pytest.mark.parametrize("option", NOT_YET)
@@ -35,6 +47,7 @@ async def test_an_end_by_inactivity_needs_a_provider_that_can_stop(option: str, 
     [
         ({"template": "python"}, "template"),
         ({"network": "example.com"}, "network"),
+        ({"volumes": {"/data": "x"}}, "volumes"),
         ({"resources": {"gpu": "T4"}}, "resources.gpu"),
     ],
 )
@@ -196,6 +209,48 @@ async def test_a_path_that_is_none_is_refused_before_it_is_sent(
     with pytest.raises(InvalidArgument):
         await files.write(path, b"")
     assert fake.dials == 0
+
+
+@pytest.mark.parametrize(
+    "volumes",
+    [
+        "data",
+        7,
+        ["data"],
+        {"/data": 7},
+        {"/data": VolumeMount(name="data", path="/other")},
+        {"data": "data"},
+        {"/data": "../x"},
+        {"/data": "Data"},
+        {"/data": "a", "/data/": "b"},
+        {"/dev/x": "data"},
+        [VolumeMount(name="data", path="/data", subpath="/etc")],
+        [VolumeMount(name="data", path="/data", read_only=1)],  # type: ignore[arg-type]
+        {f"/m{number}": "data" for number in range(33)},
+    ],
+)
+async def test_volumes_that_make_no_sense_are_refused_before_anything_happens(
+    volumes: object, fake: FakeProvider
+) -> None:
+    with pytest.raises(InvalidArgument):
+        await AsyncSandbox.create(fake, volumes=volumes)  # type: ignore[arg-type]
+    assert not fake.sandboxes
+
+
+def test_every_form_of_volumes_means_the_same() -> None:
+    mount = VolumeMount(name="data", path="/data")
+    info = VolumeInfo(name="data", created_at=0, size=None, used=None, temporary=False, sandboxes=())
+    for form in ({"/data": "data"}, {"//data/.": "data"}, {"/data": info}, {"/data": mount}, [mount], (mount,)):
+        assert check_volumes(form) == (mount,)
+    assert check_volumes(None) == check_volumes({}) == check_volumes([]) == ()
+    nested = check_volumes({"/data/sub": "b", "/data": "a", "/data-x": "c"})
+    assert [each.path for each in nested] == ["/data", "/data/sub", "/data-x"]
+
+
+async def test_a_provider_without_volumes_says_so(fake: FakeProvider) -> None:
+    with pytest.raises(Unsupported) as caught:
+        AsyncVolumes(fake)
+    assert caught.value.option == "volumes"
 
 
 async def test_set_limits_checks_first(fake: FakeProvider, sandbox: AsyncSandbox) -> None:

@@ -42,7 +42,7 @@ def stop(sandboxes: Sandboxes, timeout: Grace = 10.0, output: options.Output = F
 
 
 def start(sandboxes: Sandboxes, key: options.Key = None, output: options.Output = Format.TEXT) -> None:
-    """Start sandboxes that are stopped, archived or paused; print their ids.
+    """Start sandboxes that do not run; print their ids.
 
     They have their files and variables, and their full lifetime again. --key is what they were archived with.
 
@@ -70,7 +70,7 @@ def restart(
     timeout: Grace = 10.0,
     output: options.Output = Format.TEXT,
 ) -> None:
-    """Stop sandboxes and start them again, changed if you like; print their ids.
+    """Stop sandboxes and start them, changed if you like.
 
     What cannot be had is refused before anything is stopped. Variables go over those that are set.
 
@@ -127,7 +127,7 @@ def resume(sandboxes: Sandboxes, output: options.Output = Format.TEXT) -> None:
 
 
 def recover(sandboxes: Sandboxes, output: options.Output = Format.TEXT) -> None:
-    """Start sandboxes that have failed, with the files they had; print their ids.
+    """Start sandboxes that have failed, with their files.
 
     \b
     Example:
@@ -146,7 +146,9 @@ def reset(
     hard: Annotated[bool, typer.Option("--hard", help="Forget their files too: as at their creation.")] = False,
     output: options.Output = Format.TEXT,
 ) -> None:
-    """Kill everything in sandboxes and start them with the variables of their creation; print their ids.
+    """Bring sandboxes back to how they began; print their ids.
+
+    All processes end, and variables are those of the creation.
 
     \b
     Example:

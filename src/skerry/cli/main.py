@@ -24,6 +24,7 @@ from skerry.cli import (
     snapshots,
     states,
     storage,
+    templates,
     terminals,
     volumes,
     watch,
@@ -90,6 +91,7 @@ app.command(rich_help_panel="Keeping")(snapshots.fork)
 app.command(rich_help_panel="Keeping")(states.export)
 app.command("import", rich_help_panel="Keeping")(states.import_)
 app.command(rich_help_panel="Keeping")(states.archive)
+app.add_typer(templates.app, name="template", rich_help_panel="Keeping")
 app.add_typer(volumes.app, name="volume", rich_help_panel="Keeping")
 app.command(rich_help_panel="Network")(ports.port)
 app.command(rich_help_panel="Looking")(looking.usage)

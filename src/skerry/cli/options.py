@@ -55,6 +55,15 @@ CommandTimeout = Annotated[
     float | None,
     typer.Option("--timeout", "-t", metavar="S", help="Kill the command after so many seconds (exit 124)."),
 ]
+Template = Annotated[
+    str | None, typer.Option("--template", "-T", metavar="NAME", help="What it begins with, such as python or node:22.")
+]
+Image = Annotated[
+    str | None, typer.Option("--image", metavar="FILE", help="An OCI archive or a `docker save` file to begin with.")
+]
+Source = Annotated[
+    str | None, typer.Option("--source", metavar="URL", help="A git repository or tar archive for its directory.")
+]
 
 
 def parse_env(assignments: list[str] | None) -> dict[str, str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from skerry.cli import options
+from skerry.cli.building import build_display
 from skerry.cli.options import Format, Network, parse_env, parse_volumes
 from skerry.cli.output import note, print_json
 from skerry.cli.runtime import RUN_FAILED, execute
@@ -23,6 +24,9 @@ CommandLine = Annotated[
 
 def run(
     command: CommandLine,
+    template: options.Template = None,
+    image: options.Image = None,
+    source: options.Source = None,
     env: options.Env = None,
     timeout: options.CommandTimeout = None,
     lifetime: options.Lifetime = None,
@@ -67,14 +71,19 @@ def run(
 
         job = Job(argv=command, timeout=timeout, user=user, sudo=sudo, cwd=workdir)
         async with AsyncExitStack() as stack:
-            sandbox = await AsyncSandbox.create(
-                name=name,
-                env=parse_env(env),
-                timeout=lifetime,
-                resources=resources(memory=memory, cpu=cpu, pids=pids, disk=disk),
-                volumes=parse_volumes(volume),
-                network=network.value,
-            )
+            with build_display(output=output, logs=False) as display:
+                sandbox = await AsyncSandbox.create(
+                    name=name,
+                    template=template,
+                    image=image,
+                    source=source,
+                    env=parse_env(env),
+                    timeout=lifetime,
+                    resources=resources(memory=memory, cpu=cpu, pids=pids, disk=disk),
+                    volumes=parse_volumes(volume),
+                    network=network.value,
+                    on_progress=display.on_progress,
+                )
             if keep:
                 stack.push_async_callback(sandbox.close)
                 note(f"sandbox: {sandbox.id}")
@@ -101,7 +110,9 @@ def exec_(
     ] = False,
     output: options.Output = Format.TEXT,
 ) -> None:
-    """Run a command in a sandbox that exists; starts it if it does not run. Options go before SANDBOX.
+    """Run a command in a sandbox that exists.
+
+    One that does not run is started. Options go before SANDBOX.
 
     Its output is streamed; input that is piped in goes to it. Ctrl-C ends the command and leaves the sandbox.
 

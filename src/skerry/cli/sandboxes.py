@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from skerry.cli import options
+from skerry.cli.building import build_display
 from skerry.cli.options import Format, Network, parse_env, parse_volumes
 from skerry.cli.output import ago, duration, note, print_error, print_json, print_table, size
 from skerry.cli.runtime import execute
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 def create(
     name: options.Name = None,
+    template: options.Template = None,
+    image: options.Image = None,
+    source: options.Source = None,
     env: options.Env = None,
     lifetime: options.Lifetime = None,
     memory: options.Memory = None,
@@ -48,24 +52,30 @@ def create(
     Example:
       skerry create --name my-box --memory 1GB --lifetime 600
       skerry create --snapshot before-upgrade
+      skerry create --template react-ts
     """
 
     async def work() -> None:
         from skerry import AsyncSandbox
 
-        sandbox = await AsyncSandbox.create(
-            name=name,
-            env=parse_env(env),
-            timeout=lifetime,
-            resources=resources(memory=memory, cpu=cpu, pids=pids, disk=disk),
-            volumes=parse_volumes(volume),
-            network=network.value,
-            user=user,
-            workdir=workdir,
-            snapshot=snapshot,
-            auto_stop=auto_stop,
-            auto_delete=auto_delete,
-        )
+        with build_display(output=output, logs=False) as display:
+            sandbox = await AsyncSandbox.create(
+                name=name,
+                template=template,
+                image=image,
+                source=source,
+                env=parse_env(env),
+                timeout=lifetime,
+                resources=resources(memory=memory, cpu=cpu, pids=pids, disk=disk),
+                volumes=parse_volumes(volume),
+                network=network.value,
+                user=user,
+                workdir=workdir,
+                snapshot=snapshot,
+                auto_stop=auto_stop,
+                auto_delete=auto_delete,
+                on_progress=display.on_progress,
+            )
         try:
             if output is Format.JSON:
                 print_json(await sandbox.info())

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from skerry.core.models import SnapshotInfo
     from skerry.sdk.snapshots import SnapshotNode
 
-HELP = """Keep the files of sandboxes as they are at a moment, and go back to them.
+HELP = """Keep the files of sandboxes, and go back to them.
 
 \b
 Example:
@@ -66,7 +66,9 @@ def list_(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the ids.")] = False,
     output: options.Output = Format.TEXT,
 ) -> None:
-    """List the snapshots, newest first. Those of sandboxes that are gone are there too.
+    """List the snapshots, newest first.
+
+    Those of sandboxes that are gone are there too.
 
     \b
     Example:
@@ -213,7 +215,9 @@ def clone(
     secrets: Secrets = False,
     output: options.Output = Format.TEXT,
 ) -> None:
-    """Make a running copy of a sandbox and print its id: its files and variables, not its processes.
+    """Make a running copy of a sandbox and print its id.
+
+    It has the files and variables of the source, not its processes.
 
     \b
     Example:
@@ -254,7 +258,9 @@ def fork(
     secrets: Secrets = False,
     output: options.Output = Format.TEXT,
 ) -> None:
-    """Make several running copies of a sandbox, all of the same moment, and print their ids.
+    """Make several copies of a sandbox at once; print their ids.
+
+    All are of the same moment, and run.
 
     \b
     Example:

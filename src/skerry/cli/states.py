@@ -33,7 +33,9 @@ def export(
     key: Key = None,
     output: options.Output = Format.TEXT,
 ) -> None:
-    """Write the files and variables of a sandbox or snapshot as one file. Secrets are never in it.
+    """Write a sandbox or snapshot as one file.
+
+    It holds all files and variables; secrets are never in it.
 
     A sandbox that runs goes on. `skerry import` makes a sandbox from the file, on this machine or another.
 
@@ -84,7 +86,9 @@ def import_(
     network: options.NetworkOption = Network.NONE,
     output: options.Output = Format.TEXT,
 ) -> None:
-    """Make a sandbox from what `skerry export` wrote, and print its id. A damaged file makes none.
+    """Make a sandbox from an exported file and print its id.
+
+    A damaged file makes none.
 
     \b
     Example:
@@ -118,10 +122,10 @@ def import_(
 
 
 def archive(sandboxes: Sandboxes, key: Key = None, output: options.Output = Format.TEXT) -> None:
-    """Stop sandboxes and put their files into compressed cold storage; print their ids.
+    """Put sandboxes into cold storage; print their ids.
 
-    `skerry start` or the next command in one brings it back. With --key, or SKERRY_ARCHIVE_KEY, they are encrypted,
-    and `skerry start` needs the same key.
+    They are stopped and their files compressed. `skerry start` or the next command in one brings it back. With --key,
+    or SKERRY_ARCHIVE_KEY, they are encrypted, and `skerry start` needs the same key.
 
     \b
     Example:

@@ -11,7 +11,7 @@ from skerry.cli.options import Format
 from skerry.cli.output import note, print_json, size
 from skerry.cli.runtime import execute
 
-HELP = """Show and manage where this machine keeps the files of sandboxes.
+HELP = """Show where this machine keeps the files of sandboxes.
 
 \b
 Example:

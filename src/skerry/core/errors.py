@@ -16,6 +16,7 @@ SkerryError
 ├── SnapshotNotFound (LookupError)          SNAPSHOT_NOT_FOUND
 ├── VolumeNotFound (LookupError)            VOLUME_NOT_FOUND
 ├── TemplateNotFound (LookupError)          TEMPLATE_NOT_FOUND
+├── TemplateBuildFailed                     TEMPLATE_BUILD_FAILED   carries the step and its last words
 ├── SandboxFailed                           SANDBOX_FAILED
 ├── ProcessNotFound (ProcessLookupError)    PROCESS_NOT_FOUND
 ├── CommandNotFound (FileNotFoundError)     COMMAND_NOT_FOUND
@@ -162,6 +163,21 @@ class VolumeNotFound(SkerryError, LookupError):
 class TemplateNotFound(SkerryError, LookupError):
     code = "TEMPLATE_NOT_FOUND"
     hint = "`skerry template ls` shows those that exist"
+
+
+class TemplateBuildFailed(SkerryError):
+    """A step of a template failed, in its build or in a new sandbox; nothing is left of it.
+
+    `step` names it; `log` is the end of what it wrote.
+    """
+
+    code = "TEMPLATE_BUILD_FAILED"
+    hint = "the step's own output says why"
+
+    def __init__(self, message: str, *, step: str, log: str = "", hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.step = step
+        self.log = log
 
 
 class ProcessNotFound(SkerryError, ProcessLookupError):

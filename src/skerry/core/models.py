@@ -76,6 +76,7 @@ class SandboxSpec:
 
     name: str | None = None
     template: str = "host"
+    """A template's name, or its `BuiltTemplate.reference`."""
     snapshot: str | None = None
     """The id of the snapshot it begins with; its template is the snapshot's then."""
     env: dict[str, str] = field(default_factory=dict)
@@ -99,6 +100,55 @@ class SandboxSpec:
     workdir: str | None = None
     idempotency_key: str | None = None
     isolation: str | None = None
+    leased: bool = False
+    """Whether it belongs to the calling process from the start, and ends with it, until the lease is given back."""
+    unsynced: bool = False
+    """Whether what its programs want on disk at once may stay in memory: quicker, and not for one that starts again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A line or a whole script for a sandbox's shell, and the user who runs it; None: the sandbox's."""
+
+    run: str
+    user: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BuiltTemplate:
+    """A template that is built: what a sandbox made from it begins with."""
+
+    name: str
+    """With its version."""
+    id: str
+    """A hash over all of this: the same id is the same template."""
+    description: str = ""
+    layers: tuple[str, ...] = ()
+    """The digests of the trees it is made of, topmost first."""
+    base: str | None = None
+    """The id of the template it was built on; None: none that was built."""
+    host: bool = False
+    """Whether it lies over this machine's own system files."""
+    env: dict[str, str] = field(default_factory=dict)
+    user: str = "user"
+    workdir: str = "/workspace"
+    ports: tuple[int, ...] = ()
+    resources: Resources = field(default_factory=Resources)
+    """What a sandbox gets that does not ask for something else."""
+    post_create: tuple[Script, ...] = ()
+    post_start: tuple[Script, ...] = ()
+    image: str | None = None
+    """The digest of the image it was made from."""
+    aliases: tuple[str, ...] = ()
+    """Other names that find it."""
+    created_at: float = 0.0
+    size: int | None = None
+    """Bytes of its own topmost layer; None where counting would mean to look at every file."""
+
+    @property
+    def reference(self) -> str:
+        """What `SandboxSpec.template` has: this template, and no later one of the same name."""
+        return f"{self.name}@{self.id}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -133,6 +183,8 @@ class SandboxInfo:
     volumes: tuple[VolumeMount, ...] = ()
     ports: tuple[int, ...] = ()
     """Those its template serves; the first is the one to look at."""
+    template_id: str | None = None
+    """Which of the templates of that name; None for `host`."""
 
     def uptime(self, now: float) -> float:
         return 0.0 if self.started_at is None else max(0.0, now - self.started_at)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import BinaryIO
 
 from anyio.abc import ByteStream
 
 from skerry.core.models import (
+    BuiltTemplate,
     Changes,
     Event,
     ExportInfo,
@@ -269,6 +271,46 @@ class Volumes(ABC):
         """Raises VolumeNotFound, Conflict while a sandbox has it."""
 
 
+class Templates(ABC):
+    """Can keep what a sandbox wrote as a layer, and make sandboxes from layers. The SDK runs the steps of a build."""
+
+    @abstractmethod
+    async def find_template(self, which: str) -> BuiltTemplate:
+        """By id, reference, name with version, or name: the newest then. Raises TemplateNotFound."""
+
+    @abstractmethod
+    async def list_templates(self) -> Sequence[BuiltTemplate]:
+        """Those that are built, by name; of one name the newest first."""
+
+    @abstractmethod
+    async def remove_template(self, template_id: str) -> None:
+        """Raises TemplateNotFound, Conflict while a sandbox, a snapshot or another template needs it."""
+
+    @abstractmethod
+    async def has_layer(self, digest: str) -> bool:
+        """Whether there is a layer of that digest."""
+
+    @abstractmethod
+    def building(self, digest: str) -> AbstractAsyncContextManager[None]:
+        """Entered by one at a time, of all processes: who builds a layer. Others wait until it is left."""
+
+    @abstractmethod
+    async def commit_layer(self, sandbox_id: str, digest: str, *, directory: str | None = None) -> None:
+        """End a sandbox and keep what it wrote under `digest`; the sandbox is gone then.
+
+        `directory`, one of its root, is kept as a root of its own instead of all.
+
+        Raises SandboxNotFound, Conflict, DiskFull.
+        """
+
+    @abstractmethod
+    async def add_template(self, info: BuiltTemplate) -> BuiltTemplate:
+        """Keep a template whose layers are there; with its size and time. The same again is no error.
+
+        Raises Conflict when a layer is gone, DiskFull.
+        """
+
+
 CAPABILITIES: dict[str, type] = {
     "deadlines": Deadlines,
     "leases": Leases,
@@ -279,6 +321,7 @@ CAPABILITIES: dict[str, type] = {
     "archivable": Archivable,
     "portable": Portable,
     "volumes": Volumes,
+    "templates": Templates,
 }
 
 

@@ -14,12 +14,14 @@ from skerry.sdk._sync import (
     Sandbox,
     SandboxSnapshots,
     Snapshots,
+    Templates,
     Terminal,
     Terminals,
     TerminalStream,
     Volumes,
     Watch,
 )
+from skerry.sdk.building import BuildProgress
 from skerry.sdk.env import AsyncEnv
 from skerry.sdk.events import EventCallback, EventType
 from skerry.sdk.exec_stream import AsyncExecStream
@@ -36,6 +38,8 @@ from skerry.sdk.processes import AsyncProcesses
 from skerry.sdk.sandbox import AsyncForkResult, AsyncSandbox
 from skerry.sdk.search import Replacement, SearchMatch, SearchResult
 from skerry.sdk.snapshots import AsyncSandboxSnapshots, AsyncSnapshots, SnapshotNode
+from skerry.sdk.sources import GitSource, TarSource
+from skerry.sdk.templates import AsyncTemplates
 from skerry.sdk.terminal import AsyncTerminal
 from skerry.sdk.terminal_stream import AsyncTerminalStream
 from skerry.sdk.terminals import AsyncTerminals
@@ -59,11 +63,13 @@ __all__ = [
     "AsyncSandbox",
     "AsyncSandboxSnapshots",
     "AsyncSnapshots",
+    "AsyncTemplates",
     "AsyncTerminal",
     "AsyncTerminalStream",
     "AsyncTerminals",
     "AsyncVolumes",
     "AsyncWatch",
+    "BuildProgress",
     "Connection",
     "Env",
     "EventCallback",
@@ -76,6 +82,7 @@ __all__ = [
     "GitBranch",
     "GitCommit",
     "GitFileStatus",
+    "GitSource",
     "GitStatus",
     "Health",
     "HealthCheck",
@@ -95,6 +102,8 @@ __all__ = [
     "SearchResult",
     "SnapshotNode",
     "Snapshots",
+    "TarSource",
+    "Templates",
     "Terminal",
     "TerminalChunk",
     "TerminalOutput",

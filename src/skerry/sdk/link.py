@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Literal, NoReturn, TypedDict, TypeVar, Unpack
 from weakref import WeakKeyDictionary
@@ -70,6 +70,8 @@ class Link:
         """Whether it ends with a connection of ours."""
         self.paused = False
         """Whether it was paused here: its agent does not answer."""
+        self.on_start: Callable[[], Awaitable[None]] | None = None
+        """Called when a call has started the sandbox, before that call goes on."""
         self._ping_after, self._lost_after = ping_after, lost_after
         self._on_event = on_event
         self._sessions: WeakKeyDictionary[asyncio.AbstractEventLoop, Session] = WeakKeyDictionary()
@@ -106,10 +108,14 @@ class Link:
                 await session.room()
             return session
         lock = self._locks.setdefault(loop, anyio.Lock())
+        anew = False
         async with lock:
             session = self._sessions.get(loop)
             if session is None or session.error is not None:
-                session = self._sessions[loop] = await self._dial(start)
+                session, anew = await self._dial(start)
+                self._sessions[loop] = session
+        if anew and self.on_start is not None:
+            await self.on_start()
         return session
 
     def sessions(self) -> list[Session]:
@@ -163,7 +169,8 @@ class Link:
                 log.info("started %s", self.sandbox_id, extra=self.fields("start", began))
         raise AssertionError("the last attempt returns or raises")
 
-    async def _dial(self, start: bool) -> Session:
+    async def _dial(self, start: bool) -> tuple[Session, bool]:
+        """A session, and whether the sandbox was started for it."""
         if self.destroyed:
             raise SandboxNotFound(f"sandbox {self.sandbox_id} was destroyed")
         if self._lost:
@@ -186,7 +193,7 @@ class Link:
         self._lost = False
         log.debug("connected", extra=self.fields("dial", started))
         self._emit("connected")
-        return session
+        return session, anew
 
     def _ended(self, error: SkerryError) -> None:
         if self.destroyed:

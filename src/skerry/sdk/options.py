@@ -72,7 +72,6 @@ def check_secrets(secrets: Mapping[str, str] | None, env: Mapping[str, str] | No
 def build_spec(
     *,
     name: str | None,
-    template: str | None,
     env: Mapping[str, str] | None,
     secrets: Mapping[str, str] | None,
     metadata: Mapping[str, str] | None,
@@ -93,8 +92,6 @@ def build_spec(
     for option, value in unsupported.items():
         if value is not None:
             raise Unsupported(f"{option} is not supported yet", option=option)
-    if template not in (None, "host"):
-        raise Unsupported(f"there is no template {template!r} yet, only 'host'", option="template")
     if network not in ("none", "open"):
         raise Unsupported(f"there is no network policy {network!r} yet, only 'none' and 'open'", option="network")
     bounds = limits()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from types import TracebackType
 from typing import Literal, Self
 
@@ -17,6 +17,7 @@ from skerry.core.provider import Deadlines, Leases, Provider, Resizable
 from skerry.core.provider import Volumes as VolumeProvider
 from skerry.sdk import code as snippets
 from skerry.sdk import lifecycle
+from skerry.sdk.building import ProgressCallback
 from skerry.sdk.commands import BytesCallback, Command, SandboxPath, Stdin, TextCallback, build
 from skerry.sdk.copies import CopyOptions, SecretOptions, check_count, copy, copy_spec
 from skerry.sdk.env import AsyncEnv
@@ -27,6 +28,7 @@ from skerry.sdk.files import AsyncFiles
 from skerry.sdk.git import AsyncGit
 from skerry.sdk.health import TIMEOUT as CHECK_TIMEOUT
 from skerry.sdk.health import Checks, HealthReport, examine
+from skerry.sdk.images import ImageOption
 from skerry.sdk.instructions import Instructions, check_instructions, describe
 from skerry.sdk.link import Link
 from skerry.sdk.listing import SandboxPage, SandboxStatus, select, spec_of
@@ -51,10 +53,13 @@ from skerry.sdk.portable import (
     import_,
 )
 from skerry.sdk.ports import AsyncPorts
+from skerry.sdk.preparing import needs_preparation, prepare, prepare_again, serve
 from skerry.sdk.processes import AsyncProcesses
 from skerry.sdk.snapshots import AsyncSandboxSnapshots, LogCallback, SnapshotName, check_beginning, require_snapshots
 from skerry.sdk.snapshots import find as find_snapshot
+from skerry.sdk.sources import SourceOption, check_source
 from skerry.sdk.states import wait_for_state
+from skerry.sdk.templates import TemplateOption, based_on, resolve_template
 from skerry.sdk.terminals import COLS, ROWS, AsyncTerminals
 from skerry.sdk.usage import measure
 from skerry.wire import Life, LifeReply
@@ -105,6 +110,7 @@ class AsyncSandbox:
         self._snapshots = AsyncSandboxSnapshots(provider, info.id, self._restored)
         self._instructions: Instructions | None = None
         self._kept = False
+        self._link.on_start = self._serve
 
     @classmethod
     async def create(
@@ -112,15 +118,15 @@ class AsyncSandbox:
         provider: str | Provider = "local",
         *,
         name: str | None = None,
-        template: str | None = None,
-        image: object = None,
+        template: TemplateOption | None = None,
+        image: ImageOption | None = None,
         snapshot: SnapshotName | None = None,
         restore_from: SnapshotName | None = None,
         import_state: StateSource | None = None,
         key: KeyOptions | None = None,
-        source: object = None,
-        language: object = None,
-        runtime: object = None,
+        source: SourceOption | None = None,
+        language: str | None = None,
+        runtime: str | None = None,
         env: Mapping[str, str] | None = None,
         metadata: Mapping[str, str] | None = None,
         timeout: float | None = None,
@@ -147,6 +153,9 @@ class AsyncSandbox:
         encrypted: bool = False,
         auto_start: bool = True,
         on_event: EventCallback | None = None,
+        build: bool = True,
+        on_log: TextCallback | None = None,
+        on_progress: ProgressCallback | None = None,
     ) -> Self:
         """Make a sandbox that is ready for commands.
 
@@ -163,6 +172,10 @@ class AsyncSandbox:
         encrypted with. What is given here is set over what is in it: `env` over its variables.
         Options typed `object` have no feature yet.
 
+        `template` (or `image`, or the `language` or `runtime` it is for) is what it begins with; `host` unless given.
+        One that is not built is built first, which can take minutes: `on_progress` gets each step, `on_log` what the
+        steps write, and with `build=False` it is refused. `source` fills the working directory.
+
         Raises:
             Unsupported: an option that this provider or this version cannot honour; `option` names it.
             InvalidArgument: an option that makes no sense.
@@ -170,17 +183,18 @@ class AsyncSandbox:
             Conflict: the name is taken, or the idempotency key was used for something else.
             SnapshotNotFound: there is no such snapshot.
             VolumeNotFound: there is no such volume.
-            TemplateNotFound: the template of the imported state is not here.
             Corrupted, Unauthenticated: the imported state is damaged, or the key is not its; nothing is made then.
             ProviderUnavailable: the provider cannot work here.
+            TemplateNotFound: there is no such template, or that of the imported state is not here.
+            TemplateBuildFailed: a step of the template or of the source failed.
         """
         started = time.perf_counter()
         check_instructions(instructions)
         refuse_encrypted(encrypted)
         check_import(import_state, key, snapshot, restore_from)
+        origin = check_source(source, network)
         spec = build_spec(
             name=name,
-            template=template,
             env=env,
             secrets=secrets,
             metadata=metadata,
@@ -202,10 +216,6 @@ class AsyncSandbox:
             idempotency_key=idempotency_key,
             isolation=isolation,
             unsupported={
-                "image": image,
-                "source": source,
-                "language": language,
-                "runtime": runtime,
                 "ports": ports,
                 "region": region,
                 "target": target,
@@ -213,17 +223,34 @@ class AsyncSandbox:
             },
         )
         chosen = registry.provider(provider)
-        if (begin := check_beginning(snapshot, restore_from, template)) is not None:
+        if (begin := check_beginning(snapshot, restore_from, template or image or language or runtime)) is not None:
             found = await find_snapshot(require_snapshots(chosen, "snapshot"), begin)
             spec = dataclasses.replace(spec, snapshot=found.id)
         if spec.volumes and not isinstance(chosen, VolumeProvider):
             raise Unsupported(f"the provider {chosen.name!r} has no volumes", option="volumes")
         lifecycle.check_inactivity(chosen, spec)
+        built = await resolve_template(
+            chosen,
+            template=template,
+            image=image,
+            language=language,
+            runtime=runtime,
+            build=build,
+            on_log=on_log,
+            on_progress=on_progress,
+        )
+        if built is not None:
+            spec = based_on(spec, built)
+        if needs_preparation(built, origin):
+            spec = dataclasses.replace(spec, leased=isinstance(chosen, Leases))
         if import_state is None:
             info = await chosen.create(spec)
         else:
             info = await import_(chosen, import_state, spec, key)
         sandbox = cls(chosen, info, spec, auto_start=auto_start)
+        await prepare(sandbox, built, origin, on_log)
+        if spec.snapshot is not None or import_state is not None:
+            await sandbox._serve()
         sandbox._instructions = instructions
         log.info("created %s", info.id, extra=sandbox._link.fields("create", started))
         if on_event is not None:
@@ -274,17 +301,13 @@ class AsyncSandbox:
         return select(everything, state=state, metadata=metadata, labels=labels, limit=limit, cursor=cursor)
 
     async def __aenter__(self) -> Self:
-        if isinstance(self._provider, Leases):
-            try:
-                await self._link.session()  # starts it
-                await self._provider.record_lease(self.id)
-                await self._link.request(Life(lease=1), LifeReply)
-                self._link.leased = True
-            except SandboxStopped:
-                raise  # it was not to be started: nothing has begun that could be left behind
-            except BaseException:
-                await self.__aexit__(None, None, None)
-                raise
+        try:
+            await self._lease()
+        except SandboxStopped:
+            raise  # it was not to be started: nothing has begun that could be left behind
+        except BaseException:
+            await self.__aexit__(None, None, None)
+            raise
         return self
 
     async def __aexit__(
@@ -298,11 +321,24 @@ class AsyncSandbox:
 
         Raises SandboxNotFound, ConnectionLost.
         """
-        if self._link.leased and isinstance(self._provider, Leases):
+        if self._link.leased:
+            await self._release()
+        self._kept = True
+
+    async def _lease(self) -> None:
+        """Tie it to this process, where the provider can."""
+        if isinstance(self._provider, Leases):
+            await self._link.session()  # starts it
+            await self._provider.record_lease(self.id)
+            await self._link.request(Life(lease=1), LifeReply)
+            self._link.leased = True
+
+    async def _release(self) -> None:
+        if isinstance(self._provider, Leases):
             # In this order a crash in between ends the sandbox: it is never left with nobody to end it.
             await self._link.request(Life(lease=0), LifeReply)
             await self._provider.record_lease(self.id, held=False)
-        self._link.leased, self._kept = False, True
+        self._link.leased = False
 
     async def stop(self, *, timeout: float = 10.0) -> SandboxInfo:
         """End what runs in it and keep its files and variables; it costs no memory and does not age until `start`.
@@ -326,6 +362,7 @@ class AsyncSandbox:
         """
         began = time.perf_counter()
         self._info = await lifecycle.start(self._link, key)
+        await self._serve()
         return self._changed("start", began)
 
     async def archive(self, *, key: KeyOptions | None = None) -> SandboxInfo:
@@ -349,21 +386,24 @@ class AsyncSandbox:
         *,
         env: Mapping[str, str] | None = None,
         resources: ResourceOptions | None = None,
-        template: str | None = None,
+        template: TemplateOption | None = None,
         timeout: float = 10.0,
     ) -> SandboxInfo:
         """Stop it and start it, with other limits, another template, or variables over those it has.
 
-        What cannot be honoured is refused before it is stopped. A new template changes what is below the files that
-        were written; these stay. `timeout` as for `stop`.
+        What cannot be honoured is refused before it is stopped. A new template, built if it is not, changes what is
+        below the files that were written; these stay. `timeout` as for `stop`.
 
         Raises SandboxNotFound, Unsupported, QuotaExceeded, InvalidArgument, TemplateNotFound; Conflict for one that has
         failed, or for a new template where it was made from a snapshot.
         """
         began = time.perf_counter()
+        built = await resolve_template(self._provider, template=template)
+        reference = built.reference if built is not None else None if template is None else "host"
         self._info = await lifecycle.restart(
-            self._link, self._ports, timeout, env=env, resources=resources, template=template
+            self._link, self._ports, timeout, env=env, resources=resources, template=reference
         )
+        await self._serve()
         return self._changed("restart", began)
 
     async def pause(self) -> SandboxInfo:
@@ -385,11 +425,15 @@ class AsyncSandbox:
         """Kill its processes and forget changed variables; `hard`: forget its files too. It runs afterwards.
 
         Files are then what they were at its creation. It is made sure that nothing of before is left; volumes stay.
+        What its template runs once in a new sandbox is run again; a `source` is not fetched again.
 
         Raises SandboxNotFound, Conflict, Unsupported where the provider cannot.
         """
         began = time.perf_counter()
         self._info = await lifecycle.reset(self._link, self._ports, hard=hard)
+        if hard and self._info.snapshot is None:
+            await prepare_again(self, self._info)
+        await self._serve()
         return self._changed("reset", began)
 
     async def recover(self) -> SandboxInfo:
@@ -399,7 +443,12 @@ class AsyncSandbox:
         """
         began = time.perf_counter()
         self._info = await lifecycle.recover(self._link, self._ports)
+        await self._serve()
         return self._changed("recover", began)
+
+    async def _serve(self) -> None:
+        """Start what its template runs in the background, unless somebody has since it was started."""
+        await serve(self, self._info)
 
     def _changed(self, op: str, began: float) -> SandboxInfo:
         log.info("%s %s: %s", op, self.id, self._info.state, extra=self._link.fields(op, began))
@@ -412,12 +461,20 @@ class AsyncSandbox:
 
         Raises Unsupported for `graceful` where the provider cannot.
         """
-        started = time.perf_counter()
-        self._link.destroyed = True
-        try:
+
+        async def end() -> None:
             if graceful:
                 await lifecycle.end(self._link, timeout)
             await self._provider.destroy(self.id)
+
+        await self._end(end)
+
+    async def _end(self, end: Callable[[], Awaitable[None]]) -> None:
+        """End it by what `end` does."""
+        started = time.perf_counter()
+        self._link.destroyed = True
+        try:
+            await end()
         except BaseException:
             self._link.destroyed = False
             raise
@@ -585,12 +642,16 @@ class AsyncSandbox:
         spec = copy_spec(await self.info(), self.config, options)
         made = await copy(self._provider, self.id, [spec] * check_count(n), on_log)
         known = dataclasses.replace(spec, secrets_of=None)
-        return tuple(
+        results = tuple(
             AsyncForkResult(None, result)
             if isinstance(result, SkerryError)
             else AsyncForkResult(type(self)(self._provider, result, known))
             for result in made
         )
+        for result in results:
+            if result.sandbox is not None:
+                await result.sandbox._serve()
+        return results
 
     async def _restored(self, info: SandboxInfo) -> None:
         """Everything that ran in it is gone, its agent too."""
@@ -599,6 +660,7 @@ class AsyncSandbox:
         await self._link.close()
         if info.state is State.RUNNING:
             await self._link.renew_lease()
+            await self._serve()
 
     async def info(self) -> SandboxInfo:
         """What the provider knows about it now. Raises SandboxNotFound."""

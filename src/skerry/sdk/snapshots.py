@@ -193,7 +193,7 @@ def _key(snapshot: object) -> str:
 
 
 def check_beginning(
-    snapshot: SnapshotName | None, restore_from: SnapshotName | None, template: str | None
+    snapshot: SnapshotName | None, restore_from: SnapshotName | None, template: object
 ) -> SnapshotName | None:
     """What a new sandbox begins with, if that is a snapshot. Raises InvalidArgument."""
     if snapshot is not None and restore_from is not None:

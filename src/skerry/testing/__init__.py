@@ -29,9 +29,12 @@ from skerry.testing.cases.ports import PortsConformance  # noqa: E402
 from skerry.testing.cases.processes import ProcessesConformance  # noqa: E402
 from skerry.testing.cases.snapshots import CopiesConformance, SnapshotsConformance  # noqa: E402
 from skerry.testing.cases.states import ArchivableConformance, PortableConformance  # noqa: E402
+from skerry.testing.cases.stopping import PausingConformance, StoppingConformance  # noqa: E402
+from skerry.testing.cases.templates import TemplatesConformance  # noqa: E402
 from skerry.testing.cases.terminals import TerminalsConformance  # noqa: E402
 from skerry.testing.cases.timeouts import TimeoutsConformance  # noqa: E402
 from skerry.testing.cases.transfers import TransfersConformance  # noqa: E402
+from skerry.testing.cases.volumes import VolumesConformance  # noqa: E402
 from skerry.testing.cases.watching import WatchConformance  # noqa: E402
 
 SUITES: tuple[type[Conformance], ...] = (
@@ -55,8 +58,12 @@ SUITES: tuple[type[Conformance], ...] = (
     DeadlinesConformance,
     LeasesConformance,
     ResizableConformance,
+    StoppingConformance,
+    PausingConformance,
     SnapshotsConformance,
     CopiesConformance,
+    TemplatesConformance,
+    VolumesConformance,
     PortableConformance,
     ArchivableConformance,
 )
@@ -90,15 +97,19 @@ __all__ = [
     "ListingConformance",
     "NetworkConformance",
     "OutputConformance",
+    "PausingConformance",
     "PortableConformance",
     "PortsConformance",
     "ProcessesConformance",
     "ResizableConformance",
     "SearchConformance",
     "SnapshotsConformance",
+    "StoppingConformance",
+    "TemplatesConformance",
     "TerminalsConformance",
     "TimeoutsConformance",
     "TransfersConformance",
+    "VolumesConformance",
     "WatchConformance",
     "cases",
 ]

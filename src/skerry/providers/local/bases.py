@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from skerry.core.errors import TemplateNotFound
-from skerry.providers.local import hostlayer
+from skerry.core.errors import Corrupted, TemplateNotFound
+from skerry.core.models import BuiltTemplate, Resources, Script
+from skerry.providers.local import fixtures, hostlayer
 from skerry.providers.local.store import Store
 
 
@@ -32,8 +35,88 @@ class Base:
 
 
 def find_base(store: Store, template: str) -> Base:
-    """The base of a template that is built. Raises TemplateNotFound, OSError."""
+    """The base of a template that is built: `host`, a reference, an id or a name.
+
+    Raises TemplateNotFound, Corrupted, OSError.
+    """
     if template == "host":
-        layer = hostlayer.layer(store)
-        return Base(template="host", layers=(str(layer.relative_to(store.home)),), host=True)
-    raise TemplateNotFound(f"there is no template {template!r}")
+        return Base(template="host", layers=(_relative_host(store),), host=True)
+    info = find_template(store, template)
+    own = tuple(layer_path(digest) for digest in info.layers)
+    for layer in own:
+        if not (store.home / layer).is_dir():
+            raise TemplateNotFound(f"a layer of the template {info.name!r} is gone", hint="build it again")
+    fixed = str(fixtures.layer(store).relative_to(store.home))
+    return Base(
+        template=info.reference,
+        layers=(*own, _relative_host(store)) if info.host else (fixed, *own),
+        host=info.host,
+        user=info.user,
+        workdir=info.workdir,
+        env=info.env,
+        ports=info.ports,
+    )
+
+
+def _relative_host(store: Store) -> str:
+    return str(hostlayer.layer(store).relative_to(store.home))
+
+
+def layer_path(digest: str) -> str:
+    """The tree of a layer, relative to SKERRY_HOME."""
+    return f"pool/layers/{digest}/u"
+
+
+def find_template(store: Store, which: str) -> BuiltTemplate:
+    """By reference, id, name with version, or name; of several of one name the newest.
+
+    Raises TemplateNotFound, Corrupted.
+    """
+    _, at, template_id = which.partition("@")
+    if at:
+        return read_template(store, template_id)
+    known = sorted(templates(store), key=lambda info: info.created_at, reverse=True)
+    for info in known:
+        if which in (info.id, info.name):
+            return info
+    for info in known:
+        if which in (info.name.partition(":")[0], *info.aliases):
+            return info
+    raise TemplateNotFound(f"there is no template {which!r} that is built")
+
+
+def read_template(store: Store, template_id: str) -> BuiltTemplate:
+    """Raises TemplateNotFound, Corrupted."""
+    if not template_id.isalnum():
+        raise TemplateNotFound(f"there is no template {template_id!r}")
+    path = store.templates / f"{template_id}.json"
+    try:
+        return _parse(json.loads(path.read_bytes()))
+    except FileNotFoundError:
+        raise TemplateNotFound(f"there is no template {template_id!r}; it was removed, or never built") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise Corrupted(f"{path} is damaged ({error})", hint="remove it and build the template again") from error
+
+
+def templates(store: Store) -> Iterator[BuiltTemplate]:
+    """All that are built, in no order. Raises Corrupted."""
+    for path in store.templates.glob("*.json"):
+        try:
+            yield read_template(store, path.stem)
+        except TemplateNotFound:
+            continue  # removed meanwhile
+
+
+def _parse(data: dict[str, object]) -> BuiltTemplate:
+    lists = {name: tuple(_list(data[name])) for name in ("layers", "ports", "aliases")}
+    scripts = {name: tuple(Script(**each) for each in _list(data[name])) for name in ("post_create", "post_start")}
+    resources = data["resources"]
+    if not isinstance(resources, dict):
+        raise TypeError("its resources are none")
+    return BuiltTemplate(**{**data, **lists, **scripts, "resources": Resources(**resources)})  # type: ignore[arg-type]
+
+
+def _list(value: object) -> list[dict[str, str]]:
+    if not isinstance(value, list):
+        raise TypeError(f"{value!r} is not a list")
+    return value

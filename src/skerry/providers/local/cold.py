@@ -13,10 +13,10 @@ import contextlib
 import dataclasses
 import os
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from skerry import __version__
 from skerry.archive import Archive, Key, open_archive, write_archive
 from skerry.core.errors import Corrupted, SkerryError, Unauthenticated
 from skerry.core.models import SandboxInfo, State
@@ -94,7 +94,7 @@ class Cold:
     def _write(self, record: Record, file: Path, key: Key | None) -> None:
         """The file is complete under its name, on disk, and was read back. Raises DiskFull, Unsupported, Corrupted."""
         fresh = file.with_suffix(".new")
-        about = {"skerry": __version__, "source": record.id}
+        about = {"skerry": version("skerry"), "source": record.id}
         with typed_errors(self._engine.store.home):
             fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             with open(fd, "r+b") as target:

@@ -18,7 +18,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from skerry.core import transitions
@@ -51,6 +51,7 @@ from skerry.providers.local.snapshots import Snapshots, snapshots_in
 from skerry.providers.local.states import States
 from skerry.providers.local.storage import Storage, open_storage, release_lost_pools
 from skerry.providers.local.store import KeyTaken, Store, is_id, new_id
+from skerry.providers.local.templates import Templates
 from skerry.providers.local.volumes import Volumes
 
 KILL_TIMEOUT = 10.0
@@ -74,6 +75,7 @@ class Engine:
         """
         self.snapshots = Snapshots(self)
         self.restoring = Restoring(self)
+        self.templates = Templates(self)
         self._cpu_seen: dict[str, tuple[float, float]] = {}
         self._connections: dict[str, launch.Started] = {}
         """From starting sandboxes: the first to dial one takes over its connection, which saves opening another."""
@@ -124,7 +126,9 @@ class Engine:
     def _base(self, spec: SandboxSpec) -> Iterator[Base]:
         """What it begins with, and that nobody removes meanwhile. Raises TemplateNotFound, SnapshotNotFound."""
         if spec.snapshot is None:
-            yield find_base(self.store, spec.template)
+            # `host` is never removed: no lock slows down the making of its sandboxes
+            with self.templates.using() if spec.template != "host" else nullcontext():
+                yield find_base(self.store, spec.template)
         else:
             with self.snapshots.held(spec.snapshot) as kept:
                 yield self.snapshots.base(kept)
@@ -167,6 +171,7 @@ class Engine:
             seed=base.seed,
             snapshot=base.snapshot,
             runtime=runtime,
+            lease=ProcessId.mine() if spec.leased else None,
         )
 
     # -- what every change of a sandbox is made of; the caller holds its lock
@@ -499,6 +504,8 @@ class Engine:
 
     def _tear_down(self, record: Record) -> None:
         """Kill every process, then remove every trace, in an order that lets the next sweep finish it after a crash."""
+        with contextlib.suppress(OSError):  # a full disk: then a temporary volume stays
+            self.volumes.let_go(record.id)
         # From here on it is gone for everybody: a folder without a record is finished by whoever finds it unlocked.
         records.remove(self.store.directory(record.id))
         self.halt(record)
@@ -535,6 +542,7 @@ class Engine:
                 self.storage.remove(upper)
         self.snapshots.sweep()
         self.volumes.sweep()
+        self.templates.sweep()
         self.storage.sweep()
 
     def _sweep_homeless(self) -> None:

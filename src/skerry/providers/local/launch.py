@@ -247,6 +247,7 @@ def _arguments(record: Record, layout: Layout, disk: Disk, runtime: tuple[str, s
         f"upper={disk.upper}",
         f"scratch={layout.scratch}",
         f"root={ROOT}",
+        f"unsynced={int(record.spec.unsynced)}",
         f"userns={USERNS}",
         *(f"bind={path}:{source}" for path, source in binds(record)),
         *(mount.argument() for mount in disk.volumes),

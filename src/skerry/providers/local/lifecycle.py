@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from skerry.core.errors import Conflict, Corrupted, InvalidArgument, SandboxFailed, SkerryError
@@ -92,7 +93,9 @@ class Lifecycle:
         Raises SandboxNotFound, Unsupported, QuotaExceeded, TemplateNotFound, InvalidArgument, Conflict.
         """
         engine = self._engine
-        with engine.changing(sandbox_id, "restart") as (record, lock):
+        # A new template is not to be removed until it is written down that it is needed.
+        held = nullcontext() if changes.template is None else engine.templates.using()
+        with engine.changing(sandbox_id, "restart") as (record, lock), held:
             base = self._check(record, changes)
             if record.state is not State.STOPPED:
                 record = self._end(engine.begin(record, "restart", state=State.STOPPING), grace)
@@ -152,6 +155,8 @@ class Lifecycle:
     def _end(self, record: Record, grace: float) -> Record:
         """End what runs, by way of its agent: nobody else knows the variables."""
         engine = self._engine
+        if record.init is None or not record.alive:
+            return self._halt(record)
         engine.cgroups.thaw(record.id)
         message = Life(end=1, grace_ms=round(grace * 1000))
         try:
@@ -161,7 +166,6 @@ class Lifecycle:
         except SkerryError:
             pass  # it has just ended by itself, or it hangs and is killed
         else:
-            assert record.init is not None
             record.init.wait(grace + EXIT_MARGIN)
         return self._halt(record)
 
@@ -170,7 +174,8 @@ class Lifecycle:
         engine = self._engine
         if record.slot is None:  # whoever started it may have died before it was noted
             record = dataclasses.replace(record, slot=engine.store.slot_of(record.id))
-        words = ending.read_words(self._layout(record).words)
+        # Words of an agent that the record no longer has were heard when it was ended.
+        words = None if record.init is None else ending.read_words(self._layout(record).words)
         return ending.stopped(engine.halt(ending.with_variables(record, words)), words)
 
     def _start(
@@ -249,7 +254,7 @@ class Lifecycle:
         if record.pending_data["how"] == "hard":
             engine.storage.remove(upper)
             engine.make_upper(record)
-            if os.listdir(upper / "u"):
+            if record.seed is None and os.listdir(upper / "u"):
                 raise Corrupted(f"files of sandbox {record.id} have outlived its reset", hint=f"see {upper}")
             record = dataclasses.replace(record, snapshot=record.spec.snapshot)
         return record
@@ -257,7 +262,7 @@ class Lifecycle:
     # -- after a crash
 
     def _finish_stop(self, record: Record) -> Record:
-        record = self._engine.advance(self._halt(record), State.STOPPED)
+        record = self._engine.advance(self._end(record, 0.0), State.STOPPED)
         self._engine.log(record, "stopped", at=record.stopped_at)
         return record
 
@@ -265,7 +270,7 @@ class Lifecycle:
         reason = "who started it again died at it"
         if record.pending == "restart":
             self._limit_disk(record)
-        return self._engine.advance(dataclasses.replace(self._halt(record), reason=reason), State.STOPPED)
+        return self._engine.advance(dataclasses.replace(self._end(record, 0.0), reason=reason), State.STOPPED)
 
     def _finish_reset(self, record: Record) -> Record:
         reason = "who reset it died at it; it is clean"

@@ -13,14 +13,15 @@ from skerry.core.errors import Conflict
 
 
 class FileLock:
-    """An exclusive flock on a file, held until `release` or the end of the last process that has its descriptor."""
+    """A flock on a file, exclusive unless `shared`, held until `release` or the end of the last process that has it."""
 
-    def __init__(self, path: Path, *, create: bool = True) -> None:
+    def __init__(self, path: Path, *, create: bool = True, shared: bool = False) -> None:
+        self._kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o600)
 
     def try_acquire(self) -> bool:
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._fd, self._kind | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno in (errno.EAGAIN, errno.EACCES):
                 return False
@@ -46,6 +47,8 @@ class FileLock:
 
     def release(self) -> None:
         if self._fd >= 0:
+            # Closing alone is not enough: what the launcher has started may have a copy for a moment longer.
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
             os.close(self._fd)
             self._fd = -1
 

@@ -211,20 +211,18 @@ class PoolStorage(BtrfsStorage):
 
 def release_lost_pools() -> None:
     """Unmount the pools of SKERRY_HOMEs that somebody has deleted, once no sandbox uses them."""
-    for backing in Path("/sys/block").glob("loop*/loop/backing_file"):
-        try:
-            if backing.read_text().strip().endswith("/pool.img (deleted)"):
-                _unmount_device(f"/dev/{backing.parts[3]}")
-        except OSError:
-            continue  # detached meanwhile
-
-
-def _unmount_device(device: str) -> None:
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         before, _, after = line.partition(" - ")
+        if not after.startswith("btrfs /dev/loop"):
+            continue
         place = Path(before.split()[4].encode().decode("unicode_escape"))
+        backing = Path("/sys/block", after.split()[1].removeprefix("/dev/"), "loop/backing_file")
+        try:
+            deleted = backing.read_text().strip().endswith("/pool.img (deleted)")
+        except OSError:
+            continue  # detached meanwhile
         # one that is still a home belongs to somebody who may save files out of it
-        if after.split()[:2] == ["btrfs", device] and not (place.parent / "storage").exists():
+        if deleted and not (place.parent / "storage").exists():
             subprocess.run([program("umount"), str(place)], stdin=subprocess.DEVNULL, capture_output=True)
 
 

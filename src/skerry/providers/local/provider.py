@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import BinaryIO, ParamSpec, TypeVar
 
@@ -15,6 +16,7 @@ from anyio.abc import UNIXSocketStream
 
 from skerry.core.errors import ConnectionLost, Unsupported
 from skerry.core.models import (
+    BuiltTemplate,
     Changes,
     Event,
     ExportInfo,
@@ -37,19 +39,25 @@ from skerry.core.provider import (
     Resizable,
     Snapshots,
     Stoppable,
+    Templates,
     Volumes,
 )
 from skerry.providers.local.engine import Engine
 from skerry.providers.local.kept import Kept
 from skerry.providers.local.launch import address
+from skerry.providers.local.locks import FileLock
 from skerry.providers.local.record import Record
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
+BUILD_POLL = 0.2
+"""How often one who waits for another's build looks."""
+
+
 class LocalProvider(
-    Provider, Deadlines, Leases, Resizable, Stoppable, Pausable, Snapshots, Archivable, Portable, Volumes
+    Provider, Deadlines, Leases, Resizable, Stoppable, Pausable, Snapshots, Archivable, Portable, Volumes, Templates
 ):
     """Sandboxes on this Linux machine, each in namespaces of its own under crun or runc."""
 
@@ -217,6 +225,41 @@ class LocalProvider(
 
     async def delete_volume(self, name: str) -> None:
         await self._run(self.engine.volumes.delete, name)
+
+    async def find_template(self, which: str) -> BuiltTemplate:
+        return await self._run(self.engine.templates.find, which)
+
+    async def list_templates(self) -> Sequence[BuiltTemplate]:
+        return await self._run(self.engine.templates.list)
+
+    async def remove_template(self, template_id: str) -> None:
+        await self._run(self.engine.templates.remove, template_id)
+
+    async def has_layer(self, digest: str) -> bool:
+        return await self._run(self.engine.templates.has_layer, digest)
+
+    @asynccontextmanager
+    async def building(self, digest: str) -> AsyncIterator[None]:
+        held: list[FileLock] = []
+
+        def try_to() -> bool:
+            if lock := self.engine.templates.try_build(digest):
+                held.append(lock)  # also where nobody waits for the answer any more
+            return bool(held)
+
+        try:
+            while not await self._run(try_to):  # noqa: ASYNC110 - flock has no wait that can be given up
+                await anyio.sleep(BUILD_POLL)
+            yield
+        finally:
+            for lock in held:
+                self.engine.templates.end_build(digest, lock)
+
+    async def commit_layer(self, sandbox_id: str, digest: str, *, directory: str | None = None) -> None:
+        await self._run(self.engine.templates.commit, sandbox_id, digest, directory)
+
+    async def add_template(self, info: BuiltTemplate) -> BuiltTemplate:
+        return await self._run(self.engine.templates.add, info)
 
 
 class _Stopped(Exception):

@@ -128,7 +128,7 @@ class Snapshots:
                 lowers=record.lowers,
                 host=record.host,
                 inherited=record.inherited,
-                seed=record.seed,
+                seed=None if hidden else record.seed,  # nobody goes back to a hidden one
                 hidden=hidden,
                 lease=ProcessId.mine(),
             )
@@ -321,11 +321,20 @@ class Snapshots:
             else:
                 if record.hidden and record.lease is None:
                     raise _not_found(snapshot_id)
-                for child in list(self._all()):
-                    if child.parent == snapshot_id:
-                        self._write(dataclasses.replace(child, parent=record.parent))
-                self._write(dataclasses.replace(record, hidden=True, name=None, lease=None))
+                try:
+                    self._hide(record)
+                except DiskFull:  # with no room to note it, what nothing needs goes at once
+                    gone = self._take_away(snapshot_id, None)
+                    if gone is None:
+                        raise
+                    self._remove_tree(gone)
         self.let_go([snapshot_id])
+
+    def _hide(self, record: Kept) -> None:
+        for child in list(self._all()):
+            if child.parent == record.id:
+                self._write(dataclasses.replace(child, parent=record.parent))
+        self._write(dataclasses.replace(record, hidden=True, name=None, seed=None, lease=None))
 
     def let_go(self, snapshot_ids: Iterable[str]) -> None:
         """Remove those of these that are hidden and that nothing needs."""
@@ -344,7 +353,7 @@ class Snapshots:
                 tree = self._take_away(snapshot_id, record)
                 if tree is not None:
                     leaving.append(tree)
-                    waiting += snapshots_in(record.lowers) if record else []
+                    waiting += snapshots_in(record.lowers) if record else ()
         for tree in leaving:
             self._remove_tree(tree)
 
@@ -366,7 +375,10 @@ class Snapshots:
                 except BlockingIOError:
                     return None  # somebody is about to use it
                 gone = tree.with_name(f"{_LEAVING}{snapshot_id}")
-                tree.rename(gone)
+                try:
+                    tree.rename(gone)
+                except OSError:  # a full disk has no room for a name
+                    self._remove_tree(tree)
             if record is not None and named:
                 self._write(dataclasses.replace(record, lowers=()))  # its place among parents is all that is left
             else:

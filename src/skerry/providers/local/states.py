@@ -12,10 +12,10 @@ import errno
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from skerry import __version__
 from skerry.archive import Archive, Limits, open_archive, write_archive
 from skerry.core.config import limits
 from skerry.core.errors import DiskFull, FileError, QuotaExceeded, TemplateNotFound, Unsupported
@@ -214,7 +214,7 @@ class States:
 
 def _about(kept: Kept, record: Record | None, resources: Resources) -> StateFile:
     return StateFile(
-        skerry=__version__,
+        skerry=version("skerry"),
         source=kept.id if record is None else record.id,
         source_kind="snapshot" if record is None else "sandbox",
         created_at=kept.created_at,

@@ -3,6 +3,7 @@
     SKERRY_HOME/pool/uppers/ID        u/ (what the sandbox wrote) and w/ (overlayfs's own)
     SKERRY_HOME/pool/snapshots/ID     the same, as it was; read-only
     SKERRY_HOME/pool/volumes/NAME     a volume's files
+    SKERRY_HOME/pool/layers/DIGEST    u/: what a template's build left; read-only
     SKERRY_HOME/pool/gone/N           a subvolume that was deleted and whose account is still to be removed
     SKERRY_HOME/pool.img              the file system behind pool/, where the disk itself is not btrfs
 

@@ -30,6 +30,7 @@ class Storage(ABC):
         self.uppers = self.root / "uppers"
         self.kept = self.root / "snapshots"
         self.volumes = self.root / "volumes"
+        self.layers = self.root / "layers"
 
     def lock(self) -> FileLock:
         """Protects the choice of a storage, the making of it, mounting and unmounting."""
@@ -52,7 +53,7 @@ class Storage(ABC):
                 path.mkdir(mode=0o700, exist_ok=True)
 
     def _directories(self) -> tuple[Path, ...]:
-        return (self.uppers, self.kept, self.volumes)  # the last one tells that all are there
+        return (self.uppers, self.kept, self.volumes, self.layers)  # the last one tells that all are there
 
     @abstractmethod
     def require_limits(self, option: str) -> None:

@@ -55,7 +55,7 @@ class Volume:
     size: int | None
     temporary: bool
     taken: bool = False
-    """Whether a sandbox has ever had it: a temporary one that nobody has had yet waits for its first."""
+    """Whether a sandbox that had it has ended: a temporary one that nobody has had yet waits for its first."""
 
 
 class Volumes:
@@ -143,17 +143,30 @@ class Volumes:
         names = sorted({mount.name for mount in record.spec.volumes})
         with typed_errors(self._store.home):
             with self._lock():
-                volumes = [self._read(name) for name in names]
+                for name in names:
+                    self._read(name)
                 (self._store.directory(record.id) / "volumes").write_text("\n".join(names))
-                for volume in volumes:
-                    if volume.temporary and not volume.taken:
-                        self._write(dataclasses.replace(volume, taken=True))
             for mount in record.spec.volumes:
                 _walk(trees / mount.name, mount)
         return tuple(
             Mount(path=mount.path, source=trees / mount.name, subpath=mount.subpath, read_only=mount.read_only)
             for mount in check_mounts(record.spec.volumes)
         )
+
+    def let_go(self, sandbox_id: str) -> None:
+        """Note that a sandbox is about to end; `sweep` then removes the temporary volumes that it was the last to have.
+
+        One that never came to be has no record yet, and lets go of nothing.
+        """
+        directory = self._store.directory(sandbox_id)
+        if not (directory / "volumes").exists() or not (directory / "record.json").exists():
+            return
+        with self._lock():
+            for name in self._had_by(sandbox_id):
+                with contextlib.suppress(VolumeNotFound, Corrupted):
+                    volume = self._read(name)
+                    if volume.temporary and not volume.taken:
+                        self._write(dataclasses.replace(volume, taken=True))
 
     def sweep(self) -> None:
         """Remove temporary volumes whose last sandbox is gone, and what a crash has left."""

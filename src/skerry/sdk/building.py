@@ -1,0 +1,278 @@
+"""Building templates: their steps are run in a sandbox, and what it wrote becomes a layer.
+
+A layer is known by the digest of all that decided it, so what is built already is never built again, and of several
+who want the same at once one builds it while the others wait.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import inspect
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+from skerry.core.config import check_seconds, limits
+from skerry.core.errors import DiskFull, SkerryError, TemplateBuildFailed, TemplateNotFound, Unsupported
+from skerry.core.models import BuiltTemplate, ExecResult, ExecStatus, Resources, SandboxSpec, Script
+from skerry.core.provider import Provider, Templates
+from skerry.sdk.commands import TextCallback
+from skerry.sdk.log import log
+from skerry.templates import Command, Step, Template, aptsources, bootstrap, catalogue, digest, environment, steps
+
+if TYPE_CHECKING:
+    from skerry.sdk.sandbox import AsyncSandbox
+
+BUILD_TIMEOUT = 1800.0
+KEPT_OUTPUT = 64 * 1024
+"""Bytes of a step's output that are remembered, for the error it may end with."""
+LOG_TAIL = 4000
+"""Characters of it that the error carries."""
+_FULL = ("No space left on device", "Disk quota exceeded", "ENOSPC", "EDQUOT")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BuildProgress:
+    """How far a build is."""
+
+    template: str
+    """With its version; the bases of a template are built before it."""
+    step: str
+    """What is about to run; empty at the end."""
+    done: int
+    total: int
+    """Steps of this template."""
+
+
+ProgressCallback = Callable[[BuildProgress], object]
+"""Gets each step before it runs; may be a coroutine function."""
+
+
+def offering(provider: Provider, option: str = "template") -> Templates:
+    """The provider as one that builds templates. Raises Unsupported."""
+    if not isinstance(provider, Templates):
+        raise Unsupported(f"{option}: the provider {provider.name!r} builds no templates", option=option)
+    return provider
+
+
+class Builder:
+    """Builds a template with all that it is based on. `timeout` is for each template."""
+
+    def __init__(
+        self,
+        provider: Provider,
+        *,
+        on_log: TextCallback | None = None,
+        on_progress: ProgressCallback | None = None,
+        timeout: float = BUILD_TIMEOUT,
+        allowed: bool = True,
+    ) -> None:
+        self._provider, self._templates = provider, offering(provider)
+        self._on_log, self._on_progress = on_log, on_progress
+        self._timeout = check_seconds(timeout)
+        self._allowed = allowed
+        self._end = 0.0
+
+    async def named(self, name: str) -> BuiltTemplate | None:
+        """The template of that name, built if it is not; None is `host`. Raises TemplateNotFound and as `build`."""
+        if name == "host":
+            return None
+        try:
+            known = catalogue.resolve(name)
+        except TemplateNotFound as unknown:
+            try:
+                return await self.find(name)
+            except TemplateNotFound:
+                raise unknown from None
+        return await self.build(known)
+
+    async def build(self, template: Template) -> BuiltTemplate:
+        """The template, built unless it is. On any failure nothing of it is left.
+
+        Raises TemplateBuildFailed, DiskFull, TemplateNotFound, Unsupported, ProviderUnavailable.
+        """
+        recipe, base, directory = await self._plan(template)
+        layer = digest(recipe, _key(base))[:40]
+        wanted = _describe(template, base, layer, host=base.host if base else template.base == "host")
+        try:
+            return await self.find(wanted.reference)
+        except TemplateNotFound:
+            pass
+        self.require(template.reference)
+        async with self._templates.building(layer):
+            if not await self._templates.has_layer(layer):
+                await self._make_layer(template.reference, recipe, base, layer, directory)
+            return await self._templates.add_template(wanted)
+
+    def require(self, name: str) -> None:
+        """Raises TemplateNotFound where nothing may be built."""
+        if not self._allowed:
+            hint = "`skerry template build` builds it; or create without build=False"
+            raise TemplateNotFound(f"the template {name!r} is not built", hint=hint)
+
+    async def find(self, name: str) -> BuiltTemplate:
+        """One that is built, with all its layers. Raises TemplateNotFound."""
+        found = await self._templates.find_template(name)
+        for layer in found.layers:
+            if not await self._templates.has_layer(layer):
+                raise TemplateNotFound(f"a layer of the template {found.name!r} is gone", hint="build it again")
+        return found
+
+    def building(self, digest: str) -> AbstractAsyncContextManager[None]:
+        """Entered by one at a time."""
+        return self._templates.building(digest)
+
+    async def has_layer(self, digest: str) -> bool:
+        return await self._templates.has_layer(digest)
+
+    async def add(self, info: BuiltTemplate) -> BuiltTemplate:
+        """Keep it under its id."""
+        return await self._templates.add_template(_identified(info))
+
+    async def _plan(self, template: Template) -> tuple[Template, BuiltTemplate | None, str | None]:
+        """What to run, on what, and which directory is the result; None: all that was written."""
+        if template.base is None:
+            return bootstrap.recipe(template, aptsources.read()), None, bootstrap.ROOT_TREE
+        if template.base.startswith("image:"):
+            from skerry.sdk.images import build_image
+
+            return template, await build_image(self, template.base.removeprefix("image:")), None
+        return template, await self.named(template.base), None
+
+    async def _make_layer(
+        self, name: str, recipe: Template, base: BuiltTemplate | None, layer: str, directory: str | None
+    ) -> None:
+        todo = steps(recipe)
+        async with self.sandbox(base, recipe.resources) as box:
+            for number, step in enumerate(todo):
+                await self.report(name, step.name, number, len(todo))
+                await self.step(box, name, step)
+            await self.report(name, "", len(todo), len(todo))
+            await self.commit(box, layer, directory)
+
+    @asynccontextmanager
+    async def sandbox(
+        self, base: BuiltTemplate | None, resources: Resources, *, network: Literal["none", "open"] = "open"
+    ) -> AsyncIterator[AsyncSandbox]:
+        """Where steps run; it is gone afterwards, and if this process dies."""
+        from skerry.sdk.sandbox import AsyncSandbox
+
+        started = time.perf_counter()
+        self._end = time.monotonic() + self._timeout
+        spec = SandboxSpec(
+            template="host" if base is None else base.reference,
+            network=network,
+            user="root",
+            workdir="/",
+            timeout=min(self._timeout + 60.0, limits().max_lifetime),
+            resources=_room(resources),
+            purpose="template",
+            leased=True,
+            unsynced=True,
+        )
+        box = AsyncSandbox(self._provider, await self._provider.create(spec), spec)
+        async with box:
+            yield box
+        extra = {"op": "template.build", "provider": self._provider.name, "duration": time.perf_counter() - started}
+        log.info("built a layer in %s", box.id, extra=extra)
+
+    async def report(self, name: str, step: str, done: int, total: int) -> None:
+        """Tell which step comes next."""
+        if self._on_progress is not None:
+            outcome = self._on_progress(BuildProgress(template=name, step=step, done=done, total=total))
+            if inspect.isawaitable(outcome):
+                await outcome
+
+    async def step(self, box: AsyncSandbox, name: str, step: Step) -> ExecResult:
+        """Run one. Raises TemplateBuildFailed, DiskFull."""
+        result = await box.exec(
+            step.run,
+            cwd=step.cwd,
+            env=step.env,
+            user=step.user,
+            stdin=step.stdin,
+            timeout=max(0.001, self._end - time.monotonic()),
+            on_stdout=self._on_log,
+            on_stderr=self._on_log,
+            output_limit=KEPT_OUTPUT,
+        )
+        if not result.ok:
+            raise step_error(f"template {name}", step.name, result)
+        return result
+
+    async def commit(self, box: AsyncSandbox, layer: str, directory: str | None) -> None:
+        """Keep what the sandbox wrote; it is gone then."""
+        await box._end(lambda: self._templates.commit_layer(box.id, layer, directory=directory))
+
+
+def step_error(what: str, step: str, result: ExecResult) -> SkerryError:
+    """The error for a step that did not exit with 0."""
+    said = (result.stdout + result.stderr)[-LOG_TAIL:]
+    last = next(
+        (line.strip() for line in reversed(result.stderr.splitlines() or said.splitlines()) if line.strip()), ""
+    )
+    if any(words in said for words in _FULL):
+        return DiskFull(f"{what}: no room for the step {step!r}: {last[:200]}", errno=errno.ENOSPC)
+    if result.timed_out:
+        why, hint = f"ran out of time after {result.duration:.0f} s", "give it a larger timeout"
+    elif result.oom_killed or result.status is ExecStatus.OUT_OF_MEMORY:
+        why, hint = "ran out of memory", "give the template more memory: resources.memory"
+    elif result.signal is not None:
+        why, hint = f"was killed by signal {result.signal}", None
+    else:
+        why, hint = f"exited with {result.exit_code}", None
+    message = f"{what}: the step {step!r} {why}" + (f": {last[:300]}" if last else "")
+    return TemplateBuildFailed(message, step=step, log=said, hint=hint)
+
+
+def _room(wanted: Resources) -> Resources:
+    """What a build gets: the defaults, and more where the template's own sandboxes do."""
+    usual = limits()
+    return Resources(
+        cpu=None if wanted.cpu is None else max(wanted.cpu, min(usual.cpu, usual.max_cpu)),
+        memory=None if wanted.memory is None else max(wanted.memory, min(usual.memory, usual.max_memory)),
+        pids=None if wanted.pids is None else max(wanted.pids, min(usual.pids, usual.max_pids)),
+    )
+
+
+def _key(base: BuiltTemplate | None) -> str:
+    """What a build on `base` depends on."""
+    if base is None:
+        return "host"
+    return hashlib.sha256(json.dumps([base.layers, base.host, sorted(base.env.items())]).encode()).hexdigest()
+
+
+def _describe(template: Template, base: BuiltTemplate | None, layer: str, *, host: bool) -> BuiltTemplate:
+    """What sandboxes of a template get; complete but for what is known when it is built."""
+    return _identified(
+        BuiltTemplate(
+            name=template.reference,
+            id="",
+            description=template.description,
+            layers=(layer, *(base.layers if base else ())),
+            base=base.id if base else None,
+            host=host,
+            env={**(base.env if base else {}), **environment(template)},
+            user=template.user,
+            workdir=template.workdir,
+            ports=template.ports,
+            resources=template.resources,
+            post_create=_scripts(template.scripts.post_create),
+            post_start=_scripts(template.scripts.post_start),
+            aliases=template.aliases,
+        )
+    )
+
+
+def _identified(info: BuiltTemplate) -> BuiltTemplate:
+    """With its id, the hash over all the rest."""
+    plain = replace(info, id="", created_at=0.0, size=None)
+    return replace(info, id=hashlib.sha256(json.dumps(asdict(plain), sort_keys=True).encode()).hexdigest()[:16])
+
+
+def _scripts(commands: tuple[Command, ...]) -> tuple[Script, ...]:
+    return tuple(Script(command.run, command.user) for command in commands)

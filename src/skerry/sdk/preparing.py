@@ -1,0 +1,126 @@
+"""What a new sandbox goes through before `create` returns it: its source, its template's scripts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import anyio
+
+from skerry.core.errors import AlreadyExists, SkerryError, Timeout
+from skerry.core.models import BuiltTemplate, SandboxInfo, Script
+from skerry.core.provider import Templates
+from skerry.sdk.building import KEPT_OUTPUT, step_error
+from skerry.sdk.commands import TextCallback
+from skerry.sdk.log import log
+from skerry.sdk.sources import Source, fetch
+
+if TYPE_CHECKING:
+    from skerry.sdk.sandbox import AsyncSandbox
+
+PREPARE_TIMEOUT = 1800.0
+CLAIM, DONE = "/.skerry/preparing", "/.skerry/prepared"
+"""Directories of the sandbox: who makes the first prepares it; the second says that it is done."""
+SERVED = "/dev/shm/.skerry-served"
+"""A directory that is gone when the sandbox stops: who makes it starts the services."""
+POLL = 0.1
+
+
+async def prepare(
+    sandbox: AsyncSandbox, built: BuiltTemplate | None, source: Source | None, on_log: TextCallback | None
+) -> None:
+    """Fetch the source, then run the template's scripts, once in a sandbox's life, whoever else has created it.
+
+    Until it is done the sandbox ends with this process; when it fails, at once.
+
+    Raises TemplateBuildFailed, and what fetching raises.
+    """
+    if not needs_preparation(built, source):
+        return
+    mine = sandbox.config.idempotency_key is None
+    try:
+        try:
+            await sandbox.files.mkdir(CLAIM, user="root", parents=False)
+            mine = True
+        except AlreadyExists:
+            await _wait_until_done(sandbox)
+            return
+        await sandbox._lease()
+        if source is not None:
+            await fetch(sandbox, source, on_log)
+        if built is not None:
+            await _run_scripts(sandbox, built, on_log)
+            await _start_services(sandbox, built)
+        await sandbox.files.mkdir(DONE, user="root", parents=False)
+        await sandbox._release()
+    except BaseException:
+        if mine:
+            with anyio.CancelScope(shield=True):
+                await sandbox.destroy()
+        raise
+
+
+def needs_preparation(built: BuiltTemplate | None, source: Source | None) -> bool:
+    """Whether there is anything to do before a new sandbox is ready."""
+    return source is not None or (built is not None and bool(built.post_create or built.post_start))
+
+
+async def _wait_until_done(sandbox: AsyncSandbox) -> None:
+    """For a second `create` under one idempotency key. Raises Timeout, SandboxNotFound when the first failed."""
+    with anyio.move_on_after(PREPARE_TIMEOUT):
+        while not await sandbox.files.exists(DONE, user="root"):  # noqa: ASYNC110 - another process makes it
+            await anyio.sleep(POLL)
+        return
+    raise Timeout(f"sandbox {sandbox.id} has been in preparation for {PREPARE_TIMEOUT:.0f} s")
+
+
+async def _run_scripts(sandbox: AsyncSandbox, built: BuiltTemplate, on_log: TextCallback | None) -> None:
+    for number, script in enumerate(built.post_create, start=1):
+        result = await sandbox.exec(
+            script.run,
+            user=script.user,
+            timeout=PREPARE_TIMEOUT,
+            on_stdout=on_log,
+            on_stderr=on_log,
+            output_limit=KEPT_OUTPUT,
+        )
+        if not result.ok:
+            raise step_error(f"template {built.name}", f"postCreate {number}: {_first_line(script)}", result)
+
+
+async def serve(sandbox: AsyncSandbox, info: SandboxInfo) -> None:
+    """Start what the template of a sandbox that has started runs in the background.
+
+    A template that is gone, or a service that cannot be started, is no reason for a start to fail.
+    """
+    if info.template_id is None or not isinstance(sandbox._provider, Templates):
+        return
+    try:
+        built = await sandbox._provider.find_template(f"{info.template}@{info.template_id}")
+        await _start_services(sandbox, built)
+    except SkerryError as error:
+        log.error("the services of %s were not started: %s", sandbox.id, error, extra={"sandbox_id": sandbox.id})
+
+
+async def prepare_again(sandbox: AsyncSandbox, info: SandboxInfo) -> None:
+    """Run what a template runs once in a new sandbox, for one whose files are as new again.
+
+    Raises TemplateBuildFailed.
+    """
+    if info.template_id is not None and isinstance(sandbox._provider, Templates):
+        built = await sandbox._provider.find_template(f"{info.template}@{info.template_id}")
+        await _run_scripts(sandbox, built, None)
+
+
+async def _start_services(sandbox: AsyncSandbox, built: BuiltTemplate) -> None:
+    if not built.post_start:
+        return
+    try:
+        await sandbox.files.mkdir(SERVED, user="root", parents=False)
+    except AlreadyExists:
+        return  # another client was there first
+    for script in built.post_start:
+        await sandbox.processes.spawn(script.run, user=script.user)
+
+
+def _first_line(script: Script) -> str:
+    return next(line.strip() for line in script.run.splitlines() if line.strip())[:50]

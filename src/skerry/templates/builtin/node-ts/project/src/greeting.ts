@@ -1,0 +1,3 @@
+export function greeting(name: string | null): string {
+  return `Hello from ${name ?? "Node and TypeScript"}`;
+}

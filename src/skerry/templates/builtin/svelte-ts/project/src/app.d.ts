@@ -1,0 +1,8 @@
+declare global {
+  namespace App {
+    // interface Locals {}
+    // interface PageData {}
+  }
+}
+
+export {};

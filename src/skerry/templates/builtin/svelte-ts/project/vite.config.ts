@@ -1,0 +1,10 @@
+import adapter from "@sveltejs/adapter-node";
+import { sveltekit } from "@sveltejs/kit/vite";
+import { defineConfig } from "vite";
+
+export default defineConfig({
+  plugins: [sveltekit({ adapter: adapter() })],
+  // The page is seen through a forwarded port, whose host name and number are not known here.
+  server: { host: "0.0.0.0", port: 5173, strictPort: true, allowedHosts: true },
+  preview: { host: "0.0.0.0", port: 5173, strictPort: true, allowedHosts: true },
+});

@@ -1,0 +1,165 @@
+"""`source=`: a repository or an archive in the working directory before `create` returns."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from skerry import (
+    AlreadyExists,
+    AsyncSandbox,
+    AsyncTemplates,
+    GitError,
+    GitSource,
+    InvalidArgument,
+    SkerryError,
+    TarSource,
+    TemplateBuildFailed,
+)
+from skerry.sdk.sources import SourceOption
+from skerry.templates import Command, Scripts, Template
+from tests import inventory
+
+pytestmark = pytest.mark.anyio
+
+REPOSITORY = """
+git init -q -b main /srv/work && cd /srv/work
+git config user.name Somebody && git config user.email somebody@example.invalid
+for n in 1 2 3; do echo $n >number; git add number; git commit -qm "commit $n"; done
+git tag second HEAD~1
+git checkout -qb other && echo other >number && git commit -qam other && git checkout -q main
+git clone -q --bare /srv/work /srv/repo.git
+git config --system --add safe.directory '*' || git config --global --add safe.directory '*'
+"""
+WITH_REPOSITORY = Template(name="with-repository", base="host", scripts=Scripts(build=(Command(REPOSITORY, "root"),)))
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="module", autouse=True)
+async def _repository() -> AsyncIterator[None]:
+    await AsyncTemplates().build(WITH_REPOSITORY)
+    yield
+    await AsyncTemplates().remove("with-repository")
+
+
+def archive(path: Path, *names: str, mode: str = "w") -> Path:
+    with tarfile.open(path, mode) as tar:  # type: ignore[call-overload]
+        for name in names:
+            entry = tarfile.TarInfo(name)
+            entry.size = len(name)
+            tar.addfile(entry, io.BytesIO(name.encode()))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("source", "content", "commits"),
+    [
+        ("file:///srv/repo.git", "3", 3),
+        (GitSource(url="file:///srv/repo.git", ref="other"), "other", 4),
+        (GitSource(url="file:///srv/repo.git", ref="second", depth=1), "2", 1),
+        (GitSource(url="file:///srv/repo.git", depth=2), "3", 2),
+    ],
+)
+async def test_a_repository_fills_the_working_directory(source: SourceOption, content: str, commits: int) -> None:
+    async with await AsyncSandbox.create(template="with-repository", source=source) as sandbox:
+        result = await sandbox.exec("cat number; git log --oneline | wc -l; stat -c %U number; pwd", check=True)
+        assert result.stdout.split() == [content, str(commits), "user", "/workspace"]
+        assert not (await sandbox.exec("git status --porcelain")).stdout
+
+
+@pytest.mark.parametrize("mode", ["w", "w:gz", "w:xz", "w:bz2"])
+async def test_an_archive_fills_the_working_directory(tmp_path: Path, mode: str) -> None:
+    suffix = mode.partition(":")[2]
+    path = archive(tmp_path / f"tree.tar{'.' if suffix else ''}{suffix}", "top/a", "top/b/c", mode=mode)
+    async with await AsyncSandbox.create(source=path, workdir="/workspace/deep") as sandbox:
+        assert (await sandbox.exec("find . -type f | sort; stat -c %U top/a")).stdout == "./top/a\n./top/b/c\nuser\n"
+        assert (await sandbox.exec("ls -A /tmp")).stdout == ""
+    async with await AsyncSandbox.create(source=TarSource(location=path, strip=1)) as sandbox:
+        assert (await sandbox.exec("cat a b/c")).stdout == "top/atop/b/c"
+
+
+async def test_an_archive_that_leads_elsewhere_stays_inside(tmp_path: Path) -> None:
+    mark = f"escaped-{tmp_path.name}"
+    path = archive(tmp_path / "evil.tar", f"../../../../../../var/tmp/{mark}", f"/var/tmp/{mark}", "fine")
+    try:
+        async with await AsyncSandbox.create(source=path) as sandbox:
+            assert (await sandbox.exec("cat fine")).stdout == "fine"
+    except TemplateBuildFailed as error:
+        assert error.step == "unpack"  # noqa: PT017 - tar may refuse it as well
+    assert not Path(f"/var/tmp/{mark}").exists()
+
+
+@pytest.mark.parametrize(
+    ("source", "error"),
+    [
+        (GitSource(url="file:///srv/repo.git", ref="no-such-ref"), GitError),
+        (GitSource(url="/srv/nothing.git"), GitError),
+        (GitSource(url="https://server.invalid/x.git", password="s3cret-word"), GitError),
+        ("https://server.invalid/tree.tar.gz", TemplateBuildFailed),
+    ],
+)
+async def test_a_source_that_cannot_be_fetched_fails_the_create(
+    source: SourceOption, error: type[SkerryError], skerry_home: Path
+) -> None:
+    before = inventory.take(skerry_home)
+    with pytest.raises(error) as caught:
+        await AsyncSandbox.create(template="with-repository", source=source, network="open", name="never")
+    assert "s3cret-word" not in f"{caught.value!r} {source!r}"
+    assert inventory.left(before, inventory.settle(skerry_home, before)) == {}
+
+
+async def test_a_broken_archive_fails_the_create(tmp_path: Path, skerry_home: Path) -> None:
+    path = tmp_path / "broken.tar.gz"
+    path.write_bytes(b"\x1f\x8b this is no gzip")
+    before = inventory.take(skerry_home)
+    with pytest.raises(TemplateBuildFailed) as caught:
+        await AsyncSandbox.create(source=path)
+    assert caught.value.step == "unpack"
+    assert inventory.left(before, inventory.settle(skerry_home, before)) == {}
+
+
+async def test_a_repository_takes_no_place_of_files_that_are_there(skerry_home: Path) -> None:
+    with pytest.raises(AlreadyExists, match="/srv/work"):
+        await AsyncSandbox.create(
+            template="with-repository", source="file:///srv/repo.git", user="root", workdir="/srv/work"
+        )
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "https://server.invalid/repo.git",  # without a network
+        "git@server.invalid:repo.git",
+        "no-such-file.tar",
+        Path("/no/such/file"),
+        "",
+        "--upload-pack=x",
+        7,
+    ],
+)
+async def test_a_source_that_makes_no_sense_is_refused_before_anything_happens(source: SourceOption) -> None:
+    with pytest.raises(InvalidArgument):
+        await AsyncSandbox.create(source=source)
+
+
+async def test_an_archive_comes_by_https_only() -> None:
+    with pytest.raises(InvalidArgument, match="https only"):
+        await AsyncSandbox.create(source="http://server.invalid/tree.tar.gz", network="open")
+
+
+async def test_post_create_finds_the_source(tmp_path: Path) -> None:
+    path = archive(tmp_path / "tree.tar", "package.json")
+    template = Template(name="installs", base="host", scripts=Scripts(post_create=(Command("cp package.json seen"),)))
+    try:
+        async with await AsyncSandbox.create(template=template, source=path) as sandbox:
+            assert (await sandbox.exec("cat seen")).stdout == "package.json"
+    finally:
+        await AsyncTemplates().remove("installs")
