@@ -7,6 +7,16 @@ exec 9<tools/setup.sh && flock 9 # one at a time: two runs would write the same 
 
 say() { printf '\033[2m» %s\033[0m\n' "$*" >&2; }
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }
+# A registry that does not answer at once is asked again.
+patiently() {
+    local pause
+    for pause in 5 15; do
+        "$@" && return
+        say "trying again in $pause s: $1 ${2:-} ${3:-}"
+        sleep "$pause"
+    done
+    "$@"
+}
 has() { command -v "$1" >/dev/null 2>&1; }
 
 # New enough, and able to make a virtual environment (Debian splits that off into python3-venv).
@@ -67,10 +77,10 @@ install_packages() {
     [[ $EUID -eq 0 ]] || die "these packages are missing and only root can install them: $packages
 hint: run \`sudo make setup\`"
     say "apt-get install $packages"
-    apt update || say "apt-get update failed; trying with what is known"
+    patiently apt update || say "apt-get update failed; trying with what is known"
     packages=$(missing_packages "${1:-}" | xargs) # again: names may be known only now
     # shellcheck disable=SC2086  # a list of words
-    apt install -y --no-install-recommends $packages
+    patiently apt install -y --no-install-recommends $packages
     packages=$(missing_packages "${1:-}" | xargs)
     if [[ $packages == *python3* ]]; then # an older release, whose python3 is not new enough
         apt install -y --no-install-recommends python3.12 python3.12-venv ||
@@ -97,7 +107,7 @@ make_venv() {
     # uv is quick; pip has the last word where only pip is configured for this machine's index.
     .venv/bin/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements-uv.txt || say "no uv"
     .venv/bin/uv pip install -q --system-certs --compile-bytecode --require-hashes -r requirements-dev.txt ||
-        .venv/bin/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements-dev.txt
+        patiently .venv/bin/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements-dev.txt
     .venv/bin/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
     printf '%s\n' "$want" >.venv/setup-stamp
 }

@@ -105,9 +105,9 @@ MUTANTS = [
     ),
     Mutant(
         "the deadline does not end the agent",
-        "agent/main.c",
-        "        if (agent.ending || (agent.deadline && now_ms() >= agent.deadline))",
-        "        if (agent.ending)",
+        "agent/life.c",
+        "    bool late = agent.deadline && now_ms() >= agent.deadline;",
+        "    bool late = false;",
         "tests/agent/test_protocol.py::test_the_deadline_of_boot_ends_the_agent[release]",
     ),
     # -- agent: files
