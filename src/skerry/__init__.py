@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from skerry.archive import Key
     from skerry.core.errors import (
         AlreadyExists,
         CommandFailed,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
         SandboxNotFound,
         SandboxStopped,
         SkerryError,
+        SkerryWarning,
         SnapshotNotFound,
         TemplateBuildFailed,
         TemplateNotFound,
@@ -140,6 +142,7 @@ if TYPE_CHECKING:
     from skerry.templates import Template
 
 _HOMES = {
+    "skerry.archive": ("Key",),
     "skerry.core.errors": (
         "AlreadyExists",
         "CommandFailed",
@@ -169,6 +172,7 @@ _HOMES = {
         "SandboxNotFound",
         "SandboxStopped",
         "SkerryError",
+        "SkerryWarning",
         "SnapshotNotFound",
         "TemplateBuildFailed",
         "TemplateNotFound",
@@ -324,6 +328,7 @@ __all__ = [
     "InstructionsContext",
     "InvalidArgument",
     "IsADirectory",
+    "Key",
     "ListeningPort",
     "NotADirectory",
     "NotAFile",
@@ -356,6 +361,7 @@ __all__ = [
     "SearchMatch",
     "SearchResult",
     "SkerryError",
+    "SkerryWarning",
     "Skipped",
     "SnapshotInfo",
     "SnapshotNode",

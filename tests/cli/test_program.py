@@ -17,7 +17,7 @@ GROUPS = {
     "Lifecycle": ["stop", "start", "restart", "pause", "resume", "recover", "reset"],
     "Running": ["run", "exec", "sh", "attach", "logs", "kill"],
     "Files": ["ls", "cat", "cp", "edit", "watch"],
-    "Keeping": ["clone", "fork", "snapshot", "template", "volume"],
+    "Keeping": ["clone", "fork", "export", "import", "archive", "snapshot", "template", "volume"],
     "Network": ["port"],
     "Looking": ["usage", "events"],
     "Machine": ["gc", "doctor", "bench", "conformance", "completion", "help", "storage"],
@@ -77,7 +77,7 @@ def test_every_command_has_help_with_an_example(skerry: Skerry, command: str) ->
     "command",
     [
         *("run", "exec", "logs", "kill", "cp", "edit", "rm", "usage", "stop", "restart", "reset", "volume rm"),
-        *("template build", "template rm"),
+        *("template build", "template rm", "archive"),
     ],
 )
 def test_commands_that_fail_in_ways_say_their_exit_codes(skerry: Skerry, command: str) -> None:

@@ -273,6 +273,10 @@ async def test_services_start_with_every_start_and_in_every_copy(templates: Asyn
         assert await services(sandbox) == expected
         await sandbox.reset()
         assert await services(sandbox) == expected
+        await sandbox.exec("rm said; touch other", check=True)
+        await sandbox.reset(hard=True)
+        assert await services(sandbox) == expected
+        assert (await sandbox.exec("ls")).stdout == "said\n"
         snapshot = await sandbox.snapshots.create()
         await sandbox.snapshots.restore(snapshot)
         assert await services(sandbox) == expected

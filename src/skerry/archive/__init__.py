@@ -4,7 +4,7 @@
 call them in a thread. docs/design/archive.md describes the format.
 """
 
-from skerry.archive.format import JSON, ArchiveInfo, Limits, Manifest, Totals
+from skerry.archive.format import JSON, ArchiveInfo, Limits, Manifest, Totals, disk_errors
 from skerry.archive.keys import Key
 from skerry.archive.read import Archive, open_archive
 from skerry.archive.treehash import tree_hash
@@ -18,6 +18,7 @@ __all__ = [
     "Limits",
     "Manifest",
     "Totals",
+    "disk_errors",
     "open_archive",
     "tree_hash",
     "write_archive",

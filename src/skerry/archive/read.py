@@ -28,6 +28,7 @@ from skerry.archive.ledger import MAX_BLOCK_BYTES, Ledger, is_block
 from skerry.archive.streams import Source
 from skerry.archive.tar import BLOCK, Member
 from skerry.archive.unpack import Content, Layer
+from skerry.archive.verify import Unwritten
 from skerry.core.errors import Corrupted, InvalidArgument, QuotaExceeded
 
 _PROGRESS = 512 * 1024
@@ -84,14 +85,12 @@ class Archive:
         DiskFull and other FileErrors; Unsupported if the file system cannot keep an attribute; InvalidArgument for
         another number of directories than layers, or one that is not empty.
         """
-        if self._unpacked:
-            raise InvalidArgument("an archive is unpacked once", hint="open it again")
         if len(directories) != self.manifest.layers:
             raise InvalidArgument(
                 f"the archive has {self.manifest.layers} layers, not {len(directories)}",
                 hint="give a directory for each",
             )
-        self._unpacked = True
+        self._begin()
         limits = limits or Limits()
         with disk_errors("unpacking an archive"), ExitStack() as opened:
             layers = []
@@ -107,6 +106,21 @@ class Archive:
                 raise
         return totals
 
+    def verify(self, *, on_progress: Callable[[int], None] | None = None) -> Totals:
+        """Read it to its end as `unpack` does, and write nothing. Works once, and not beside `unpack`.
+
+        Raises Corrupted for an archive that is cut short or altered, InvalidArgument the second time.
+        """
+        self._begin()
+        with disk_errors("reading an archive"):
+            layers = [Unwritten(layer_prefix(index)) for index in range(self.manifest.layers)]
+            return _Unpacking(self._source, self._ledger, layers, Limits(), on_progress).run()
+
+    def _begin(self) -> None:
+        if self._unpacked:
+            raise InvalidArgument("an archive is unpacked once", hint="open it again")
+        self._unpacked = True
+
 
 class _Unpacking:
     """The members after the manifest, each into its layer."""
@@ -115,7 +129,7 @@ class _Unpacking:
         self,
         source: Source,
         ledger: Ledger,
-        layers: list[Layer],
+        layers: Sequence[Layer | Unwritten],
         limits: Limits,
         on_progress: Callable[[int], None] | None,
     ) -> None:
@@ -149,7 +163,7 @@ class _Unpacking:
             layers[current].close_directories()
         return self._end(member)
 
-    def _entry(self, layer: Layer, member: Member, header: bytes) -> None:
+    def _entry(self, layer: Layer | Unwritten, member: Member, header: bytes) -> None:
         ledger = self._ledger
         if ledger.entries >= self._limits.max_entries:
             raise QuotaExceeded(

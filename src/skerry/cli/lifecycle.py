@@ -38,24 +38,25 @@ def stop(sandboxes: Sandboxes, timeout: Grace = 10.0, output: options.Output = F
       0  all of them are stopped
       1  one could not be; the others are
     """
-    _each(sandboxes, lambda box: box.stop(timeout=timeout), output)
+    each(sandboxes, lambda box: box.stop(timeout=timeout), output)
 
 
-def start(sandboxes: Sandboxes, output: options.Output = Format.TEXT) -> None:
+def start(sandboxes: Sandboxes, key: options.Key = None, output: options.Output = Format.TEXT) -> None:
     """Start sandboxes that do not run; print their ids.
 
-    They have their files and variables, and their full lifetime again.
+    They have their files and variables, and their full lifetime again. --key is what they were archived with.
 
     \b
     Example:
       skerry start my-box
+      skerry start --key file:/root/key my-box
 
     \b
     Exit codes:
       0  all of them run
       1  one could not be started; the others run
     """
-    _each(sandboxes, lambda box: box.start(), output)
+    each(sandboxes, lambda box: box.start(key=key), output)
 
 
 def restart(
@@ -90,7 +91,7 @@ def restart(
         wanted = resources(memory=memory, cpu=cpu, pids=pids, disk=disk)
         return await box.restart(env=parse_env(env), resources=wanted, template=template, timeout=timeout)
 
-    _each(sandboxes, change, output)
+    each(sandboxes, change, output)
 
 
 def pause(sandboxes: Sandboxes, output: options.Output = Format.TEXT) -> None:
@@ -107,7 +108,7 @@ def pause(sandboxes: Sandboxes, output: options.Output = Format.TEXT) -> None:
       0  all of them are paused
       1  one could not be; the others are
     """
-    _each(sandboxes, lambda box: box.pause(), output)
+    each(sandboxes, lambda box: box.pause(), output)
 
 
 def resume(sandboxes: Sandboxes, output: options.Output = Format.TEXT) -> None:
@@ -122,7 +123,7 @@ def resume(sandboxes: Sandboxes, output: options.Output = Format.TEXT) -> None:
       0  all of them run
       1  one was not paused; the others run
     """
-    _each(sandboxes, lambda box: box.resume(), output)
+    each(sandboxes, lambda box: box.resume(), output)
 
 
 def recover(sandboxes: Sandboxes, output: options.Output = Format.TEXT) -> None:
@@ -137,7 +138,7 @@ def recover(sandboxes: Sandboxes, output: options.Output = Format.TEXT) -> None:
       0  all of them run
       1  one had not failed or its files are missing; the others run
     """
-    _each(sandboxes, lambda box: box.recover(), output)
+    each(sandboxes, lambda box: box.recover(), output)
 
 
 def reset(
@@ -159,10 +160,10 @@ def reset(
       0  all of them are clean and run
       1  one could not be reset; the others are
     """
-    _each(sandboxes, lambda box: box.reset(hard=hard), output)
+    each(sandboxes, lambda box: box.reset(hard=hard), output)
 
 
-def _each(names: list[str], change: Callable[[AsyncSandbox], Awaitable[SandboxInfo]], output: Format) -> None:
+def each(names: list[str], change: Callable[[AsyncSandbox], Awaitable[SandboxInfo]], output: Format) -> None:
     """Change one after the other; an error of one does not keep the others from it."""
 
     async def work() -> int:

@@ -22,6 +22,7 @@ from skerry.cli import (
     processes,
     sandboxes,
     snapshots,
+    states,
     storage,
     templates,
     terminals,
@@ -87,6 +88,9 @@ app.command(rich_help_panel="Files")(watch.watch)
 app.add_typer(snapshots.app, name="snapshot", rich_help_panel="Keeping")
 app.command(rich_help_panel="Keeping")(snapshots.clone)
 app.command(rich_help_panel="Keeping")(snapshots.fork)
+app.command(rich_help_panel="Keeping")(states.export)
+app.command("import", rich_help_panel="Keeping")(states.import_)
+app.command(rich_help_panel="Keeping")(states.archive)
 app.add_typer(templates.app, name="template", rich_help_panel="Keeping")
 app.add_typer(volumes.app, name="volume", rich_help_panel="Keeping")
 app.command(rich_help_panel="Network")(ports.port)

@@ -43,6 +43,10 @@ Volume = Annotated[
     list[str] | None,
     typer.Option("--volume", "-v", metavar="NAME:PATH[:SUBPATH][:ro]", help="Mount a volume at PATH. Repeatable."),
 ]
+Key = Annotated[
+    str | None,
+    typer.Option("--key", metavar="WHERE", help="An encryption key: file:PATH, env:NAME or command:PROGRAM."),
+]
 NetworkOption = Annotated[Network, typer.Option("--network", help="'open' lets it out to the network.")]
 User = Annotated[str | None, typer.Option("--user", "-u", metavar="USER", help="The sandbox's user to run as.")]
 Sudo = Annotated[bool, typer.Option("--sudo", help="Run as the sandbox's own root.")]

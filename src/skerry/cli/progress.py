@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-Report = Callable[[int, int], object]
+Report = Callable[[int, int | None], object]
 
 
 @contextmanager

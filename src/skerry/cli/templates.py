@@ -86,7 +86,7 @@ def build(
 
 @app.command("ls")
 def list_(output: options.Output = Format.TEXT) -> None:
-    """List the templates: those that come with Skerry, and those built here.
+    """List the templates.
 
     \b
     Example:
@@ -121,7 +121,7 @@ def list_(output: options.Output = Format.TEXT) -> None:
 
 @app.command()
 def show(name: TemplateName, output: options.Output = Format.TEXT) -> None:
-    """Show all about a template: whether it is built, its size, its ports.
+    """Show all about a template.
 
     \b
     Example:

@@ -66,6 +66,10 @@ class SkerryError(Exception):
         return self.message
 
 
+class SkerryWarning(UserWarning):
+    """Something works as asked for, and may not be what was meant."""
+
+
 class InvalidArgument(SkerryError, ValueError):
     code = "INVALID_ARGUMENT"
 

@@ -215,6 +215,27 @@ class SnapshotInfo:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ExportInfo:
+    """What was written as the state of a sandbox."""
+
+    source: str
+    """The id of the sandbox or snapshot."""
+    template: str
+    env_names: tuple[str, ...]
+    """The variables in it that are not its template's."""
+    encrypted: bool
+    layers: int
+    entries: int
+    files: int
+    skipped: int
+    """Sockets: they mean nothing without the process that listens."""
+    content_bytes: int
+    bytes_written: int
+    sha256: str
+    """Over the hashes of all entries, so it stands for the whole content."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Changes:
     """What is to be different when a sandbox starts again, or in its copy; None: as it is."""
 

@@ -18,6 +18,7 @@ from skerry.core.models import (
     BuiltTemplate,
     Changes,
     Event,
+    ExportInfo,
     Resources,
     SandboxInfo,
     SandboxSpec,
@@ -212,7 +213,16 @@ class Archivable(ABC):
     async def archive(self, sandbox_id: str, *, key: bytes | None = None) -> SandboxInfo:
         """Stop it and store it; its files take no other room afterwards. Archived: no error.
 
-        Raises SandboxNotFound, Conflict, DiskFull.
+        Without `key` the provider's default one, if there is one, encrypts it.
+
+        Raises SandboxNotFound, Conflict, DiskFull; one that cannot be stored is stopped and has its files.
+        """
+
+    @abstractmethod
+    async def unarchive(self, sandbox_id: str, *, key: bytes | None = None) -> SandboxInfo:
+        """Give an archived one its files back; it is stopped then. Not archived: no error.
+
+        Raises SandboxNotFound, Unauthenticated for a wrong or missing key, Corrupted, DiskFull; it stays archived.
         """
 
 
@@ -221,11 +231,13 @@ class Portable(ABC):
 
     @abstractmethod
     async def export_state(
-        self, sandbox_id: str, target: BinaryIO, *, key: bytes | None, on_progress: Callable[[int], None] | None
-    ) -> None:
-        """Write to `target` in a thread. `on_progress` gets the bytes of content so far.
+        self, source_id: str, target: BinaryIO, *, key: bytes | None, on_progress: Callable[[int], None] | None
+    ) -> ExportInfo:
+        """Write a sandbox or a snapshot, by its id, to `target`. `on_progress` gets the bytes of content so far.
 
-        Raises SandboxNotFound, Conflict, DiskFull, and what `target` raises.
+        Both are called in a thread. Cancelled, this ends after the write that is under way.
+
+        Raises SandboxNotFound, SnapshotNotFound, Conflict, DiskFull, and what `target` and `on_progress` raise.
         """
 
     @abstractmethod

@@ -78,6 +78,7 @@ from skerry.sdk.output import (
     TerminalChunk,
     TerminalOutput,
 )
+from skerry.sdk.portable import KeyOptions, StateProgress, StateSource, StateTarget
 from skerry.sdk.portal import call, iterate, next_or_none, run
 from skerry.sdk.process import Since
 from skerry.sdk.relay import CHUNK
@@ -1148,6 +1149,17 @@ class Snapshots:
         """
         run(self._inner.delete(snapshot))
 
+    def export(
+        self,
+        snapshot: SnapshotName,
+        target: StateTarget | None = None,
+        *,
+        key: KeyOptions | None = None,
+        on_progress: StateProgress | None = None,
+    ) -> bytes | None:
+        """Write one as a file from which `create(import_state=…)` makes a sandbox anywhere; see `export_state`."""
+        return run(self._inner.export(snapshot, target, key=key, on_progress=on_progress))
+
     def tree(self) -> tuple[SnapshotNode, ...]:
         """The snapshots without a parent, each with those taken after it. Oldest first."""
         return run(self._inner.tree())
@@ -1201,6 +1213,17 @@ class SandboxSnapshots:
         Raises SnapshotNotFound.
         """
         run(self._inner.delete(snapshot))
+
+    def export(
+        self,
+        snapshot: SnapshotName,
+        target: StateTarget | None = None,
+        *,
+        key: KeyOptions | None = None,
+        on_progress: StateProgress | None = None,
+    ) -> bytes | None:
+        """Write one as a file from which `create(import_state=…)` makes a sandbox anywhere; see `export_state`."""
+        return run(self._inner.export(snapshot, target, key=key, on_progress=on_progress))
 
     def tree(self) -> tuple[SnapshotNode, ...]:
         """Those taken of this sandbox, each below the one before it. Oldest first."""
@@ -1267,14 +1290,17 @@ class Volumes:
     def __init__(self, provider: str | Provider = "local") -> None:
         self._inner = _volumes.AsyncVolumes(provider)
 
-    def create(self, name: str, *, size: int | str | None = None, temporary: bool = False) -> VolumeInfo:
+    def create(
+        self, name: str, *, size: int | str | None = None, temporary: bool = False, encrypted: bool = False
+    ) -> VolumeInfo:
         """Make an empty volume that belongs to the sandboxes' user.
 
         `size` is the most it may hold. A `temporary` one goes with the last sandbox that has it.
 
-        Raises Conflict for a taken name, Unsupported for a size that cannot be enforced, InvalidArgument, DiskFull.
+        Raises Conflict for a taken name, Unsupported for a size that cannot be enforced, InvalidArgument, DiskFull;
+        Unsupported for `encrypted`, since no provider encrypts live disks yet.
         """
-        return run(self._inner.create(name, size=size, temporary=temporary))
+        return run(self._inner.create(name, size=size, temporary=temporary, encrypted=encrypted))
 
     def get(self, name: str, *, create: bool = False, size: int | str | None = None) -> VolumeInfo:
         """The volume with that name; with `create` it is made, with that `size`, if there is none.
@@ -1334,6 +1360,8 @@ class Sandbox:
         image: ImageOption | None = None,
         snapshot: SnapshotName | None = None,
         restore_from: SnapshotName | None = None,
+        import_state: StateSource | None = None,
+        key: KeyOptions | None = None,
         source: SourceOption | None = None,
         language: str | None = None,
         runtime: str | None = None,
@@ -1360,6 +1388,7 @@ class Sandbox:
         target: object = None,
         options: object = None,
         isolation: str | None = None,
+        encrypted: bool = False,
         auto_start: bool = True,
         on_event: EventCallback | None = None,
         build: bool = True,
@@ -1377,6 +1406,8 @@ class Sandbox:
         `instructions()` gives. `snapshot`, or `restore_from`, is what it begins with: its template, files, variables,
         user and working directory are those. `volumes` are those that exist, by the path they are mounted at, or a
         list of `VolumeMount`.
+        `import_state` is a path, bytes or a binary stream with what `export_state` wrote; `key` is the one it was
+        encrypted with. What is given here is set over what is in it: `env` over its variables.
         Options typed `object` have no feature yet.
 
         `template` (or `image`, or the `language` or `runtime` it is for) is what it begins with; `host` unless given.
@@ -1390,8 +1421,9 @@ class Sandbox:
             Conflict: the name is taken, or the idempotency key was used for something else.
             SnapshotNotFound: there is no such snapshot.
             VolumeNotFound: there is no such volume.
+            Corrupted, Unauthenticated: the imported state is damaged, or the key is not its; nothing is made then.
             ProviderUnavailable: the provider cannot work here.
-            TemplateNotFound: there is no such template; the hint has the nearest.
+            TemplateNotFound: there is no such template, or that of the imported state is not here.
             TemplateBuildFailed: a step of the template or of the source failed.
         """
         return cls(
@@ -1403,6 +1435,8 @@ class Sandbox:
                     image=image,
                     snapshot=snapshot,
                     restore_from=restore_from,
+                    import_state=import_state,
+                    key=key,
                     source=source,
                     language=language,
                     runtime=runtime,
@@ -1429,6 +1463,7 @@ class Sandbox:
                     target=target,
                     options=options,
                     isolation=isolation,
+                    encrypted=encrypted,
                     auto_start=auto_start,
                     on_event=on_event,
                     build=build,
@@ -1505,14 +1540,30 @@ class Sandbox:
         """
         return run(self._inner.stop(timeout=timeout))
 
-    def start(self) -> SandboxInfo:
+    def start(self, *, key: KeyOptions | None = None) -> SandboxInfo:
         """Start one that is stopped or archived, with its files, variables and full lifetime; resume a paused one.
 
-        Any call that needs it running does the same, unless `auto_start=False`. Running: no error.
+        Any call that needs it running does the same, unless `auto_start=False`. Running: no error. `key` is what it was
+        archived with; without, the one of SKERRY_ARCHIVE_KEY.
 
-        Raises SandboxNotFound, SandboxFailed, Unsupported; Corrupted where its files are missing.
+        Raises SandboxNotFound, SandboxFailed, Unsupported; Corrupted where its files are missing or its archive is
+        damaged; Unauthenticated for a key that is not its archive's: it stays archived.
         """
-        return run(self._inner.start())
+        return run(self._inner.start(key=key))
+
+    def archive(self, *, key: KeyOptions | None = None) -> SandboxInfo:
+        """Stop it and put its files into compressed cold storage, which `start` brings them back from.
+
+        With `key`, or one in SKERRY_ARCHIVE_KEY, the archive is encrypted, and `start` needs the same key. The archive
+        is read back and compared before the files go. Archived: no error.
+
+        Raises:
+            SandboxNotFound, Conflict for one that has failed.
+            DiskFull: there is no room for the archive; it is stopped and has its files.
+            Unsupported: the provider cannot, or a file is of a kind that no archive can hold.
+            InvalidArgument: there is no such key.
+        """
+        return run(self._inner.archive(key=key))
 
     def restart(
         self,
@@ -1547,6 +1598,7 @@ class Sandbox:
         """Kill its processes and forget changed variables; `hard`: forget its files too. It runs afterwards.
 
         Files are then what they were at its creation. It is made sure that nothing of before is left; volumes stay.
+        What its template runs once in a new sandbox is run again; a `source` is not fetched again.
 
         Raises SandboxNotFound, Conflict, Unsupported where the provider cannot.
         """
@@ -1638,6 +1690,29 @@ class Sandbox:
     def save_state(self, name: str | None = None) -> SnapshotInfo:
         """Take a snapshot, as `snapshots.create` does; `create(restore_from=…)` goes on from it."""
         return run(self._inner.save_state(name))
+
+    def export_state(
+        self,
+        target: StateTarget | None = None,
+        *,
+        key: KeyOptions | None = None,
+        on_progress: StateProgress | None = None,
+    ) -> bytes | None:
+        """Write its files and variables, as they are now, as one file; `create(import_state=…)` goes on from it.
+
+        `target` is a path, which the file gets once it is complete, or a binary stream; without one the bytes are
+        returned. A sandbox that runs stands still for a moment and goes on. With `key` the file is encrypted; without,
+        a SkerryWarning says which variables anybody can read in it. Secrets and volumes are never in it. `on_progress`
+        is called in a thread with the bytes of content so far; what it raises ends the export.
+
+        Raises:
+            Conflict: it is archived.
+            DiskFull: there is no room, here or at the target.
+            Unsupported: the provider cannot, or a file is of a kind that no archive can hold.
+            InvalidArgument: there is no such key.
+            SandboxNotFound, FileError; what `target` and `on_progress` raise. Nothing is left at a path then.
+        """
+        return run(self._inner.export_state(target, key=key, on_progress=on_progress))
 
     def clone(
         self,

@@ -8,10 +8,11 @@ from contextlib import asynccontextmanager
 
 from skerry.core.errors import Conflict, InvalidArgument, SandboxFailed, SandboxNotFound, Unsupported
 from skerry.core.models import Changes, SandboxInfo, SandboxSpec
-from skerry.core.provider import Pausable, Provider, Stoppable
+from skerry.core.provider import Archivable, Pausable, Provider, Stoppable
 from skerry.sdk.commands import encode_env
 from skerry.sdk.link import Link
 from skerry.sdk.options import ResourceOptions, check_resources, check_text
+from skerry.sdk.portable import KeyOptions, read_key
 from skerry.sdk.ports import AsyncPorts
 
 
@@ -29,11 +30,20 @@ def pausable(provider: Provider, option: str) -> Pausable:
     return provider
 
 
+def archivable(provider: Provider, option: str) -> Archivable:
+    """Raises Unsupported."""
+    if not isinstance(provider, Archivable):
+        raise Unsupported(f"{provider.name} cannot archive sandboxes", option=option)
+    return provider
+
+
 def check_inactivity(provider: Provider, spec: SandboxSpec) -> None:
     """Raises Unsupported for an end by inactivity that `provider` cannot see to."""
     for option in ("auto_stop", "auto_archive", "auto_delete"):
         if getattr(spec, option) is not None:
             stoppable(provider, option)
+    if spec.auto_archive is not None:
+        archivable(provider, "auto_archive")
 
 
 def check_grace(seconds: float) -> float:
@@ -63,8 +73,17 @@ async def stop(link: Link, ports: AsyncPorts, grace: float) -> SandboxInfo:
         return await provider.stop(link.sandbox_id, grace=grace)
 
 
-async def start(link: Link) -> SandboxInfo:
-    return await link.start(stoppable(link.provider, "start"))
+async def start(link: Link, key: KeyOptions | None = None) -> SandboxInfo:
+    provider = stoppable(link.provider, "start")
+    if key is not None:
+        await archivable(link.provider, "key").unarchive(link.sandbox_id, key=await read_key(key))
+    return await link.start(provider)
+
+
+async def archive(link: Link, ports: AsyncPorts, key: KeyOptions | None) -> SandboxInfo:
+    provider, secret = archivable(link.provider, "archive"), await read_key(key)
+    async with interrupting(link, ports):
+        return await provider.archive(link.sandbox_id, key=secret)
 
 
 async def restart(

@@ -120,6 +120,16 @@ def build_spec(
     return spec
 
 
+def refuse_encrypted(encrypted: bool) -> None:
+    """Raises Unsupported: archives and exports are encrypted on request, live disks by no provider."""
+    if encrypted:
+        raise Unsupported(
+            "the storage pool is not encrypted, so no live disk is",
+            option="encrypted",
+            hint="put SKERRY_HOME on an encrypted disk; exports and archives take a key",
+        )
+
+
 def check_name(name: object) -> str | None:
     if name is None:
         return None

@@ -101,6 +101,16 @@ async def serve(sandbox: AsyncSandbox, info: SandboxInfo) -> None:
         log.error("the services of %s were not started: %s", sandbox.id, error, extra={"sandbox_id": sandbox.id})
 
 
+async def prepare_again(sandbox: AsyncSandbox, info: SandboxInfo) -> None:
+    """Run what a template runs once in a new sandbox, for one whose files are as new again.
+
+    Raises TemplateBuildFailed.
+    """
+    if info.template_id is not None and isinstance(sandbox._provider, Templates):
+        built = await sandbox._provider.find_template(f"{info.template}@{info.template_id}")
+        await _run_scripts(sandbox, built, None)
+
+
 async def _start_services(sandbox: AsyncSandbox, built: BuiltTemplate) -> None:
     if not built.post_start:
         return

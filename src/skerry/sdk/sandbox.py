@@ -33,10 +33,27 @@ from skerry.sdk.instructions import Instructions, check_instructions, describe
 from skerry.sdk.link import Link
 from skerry.sdk.listing import SandboxPage, SandboxStatus, select, spec_of
 from skerry.sdk.log import log
-from skerry.sdk.options import ResourceOptions, VolumeOptions, build_spec, check_idle, check_lifetime, check_limits
+from skerry.sdk.options import (
+    ResourceOptions,
+    VolumeOptions,
+    build_spec,
+    check_idle,
+    check_lifetime,
+    check_limits,
+    refuse_encrypted,
+)
 from skerry.sdk.output import OUTPUT_LIMIT
+from skerry.sdk.portable import (
+    KeyOptions,
+    StateProgress,
+    StateSource,
+    StateTarget,
+    check_import,
+    export,
+    import_,
+)
 from skerry.sdk.ports import AsyncPorts
-from skerry.sdk.preparing import needs_preparation, prepare, serve
+from skerry.sdk.preparing import needs_preparation, prepare, prepare_again, serve
 from skerry.sdk.processes import AsyncProcesses
 from skerry.sdk.snapshots import AsyncSandboxSnapshots, LogCallback, SnapshotName, check_beginning, require_snapshots
 from skerry.sdk.snapshots import find as find_snapshot
@@ -105,6 +122,8 @@ class AsyncSandbox:
         image: ImageOption | None = None,
         snapshot: SnapshotName | None = None,
         restore_from: SnapshotName | None = None,
+        import_state: StateSource | None = None,
+        key: KeyOptions | None = None,
         source: SourceOption | None = None,
         language: str | None = None,
         runtime: str | None = None,
@@ -131,6 +150,7 @@ class AsyncSandbox:
         target: object = None,
         options: object = None,
         isolation: str | None = None,
+        encrypted: bool = False,
         auto_start: bool = True,
         on_event: EventCallback | None = None,
         build: bool = True,
@@ -148,6 +168,8 @@ class AsyncSandbox:
         `instructions()` gives. `snapshot`, or `restore_from`, is what it begins with: its template, files, variables,
         user and working directory are those. `volumes` are those that exist, by the path they are mounted at, or a
         list of `VolumeMount`.
+        `import_state` is a path, bytes or a binary stream with what `export_state` wrote; `key` is the one it was
+        encrypted with. What is given here is set over what is in it: `env` over its variables.
         Options typed `object` have no feature yet.
 
         `template` (or `image`, or the `language` or `runtime` it is for) is what it begins with; `host` unless given.
@@ -161,12 +183,15 @@ class AsyncSandbox:
             Conflict: the name is taken, or the idempotency key was used for something else.
             SnapshotNotFound: there is no such snapshot.
             VolumeNotFound: there is no such volume.
+            Corrupted, Unauthenticated: the imported state is damaged, or the key is not its; nothing is made then.
             ProviderUnavailable: the provider cannot work here.
-            TemplateNotFound: there is no such template; the hint has the nearest.
+            TemplateNotFound: there is no such template, or that of the imported state is not here.
             TemplateBuildFailed: a step of the template or of the source failed.
         """
         started = time.perf_counter()
         check_instructions(instructions)
+        refuse_encrypted(encrypted)
+        check_import(import_state, key, snapshot, restore_from)
         origin = check_source(source, network)
         spec = build_spec(
             name=name,
@@ -218,10 +243,13 @@ class AsyncSandbox:
             spec = based_on(spec, built)
         if needs_preparation(built, origin):
             spec = dataclasses.replace(spec, leased=isinstance(chosen, Leases))
-        info = await chosen.create(spec)
+        if import_state is None:
+            info = await chosen.create(spec)
+        else:
+            info = await import_(chosen, import_state, spec, key)
         sandbox = cls(chosen, info, spec, auto_start=auto_start)
         await prepare(sandbox, built, origin, on_log)
-        if spec.snapshot is not None:
+        if spec.snapshot is not None or import_state is not None:
             await sandbox._serve()
         sandbox._instructions = instructions
         log.info("created %s", info.id, extra=sandbox._link.fields("create", started))
@@ -323,17 +351,35 @@ class AsyncSandbox:
         self._info = await lifecycle.stop(self._link, self._ports, timeout)
         return self._changed("stop", began)
 
-    async def start(self) -> SandboxInfo:
+    async def start(self, *, key: KeyOptions | None = None) -> SandboxInfo:
         """Start one that is stopped or archived, with its files, variables and full lifetime; resume a paused one.
 
-        Any call that needs it running does the same, unless `auto_start=False`. Running: no error.
+        Any call that needs it running does the same, unless `auto_start=False`. Running: no error. `key` is what it was
+        archived with; without, the one of SKERRY_ARCHIVE_KEY.
 
-        Raises SandboxNotFound, SandboxFailed, Unsupported; Corrupted where its files are missing.
+        Raises SandboxNotFound, SandboxFailed, Unsupported; Corrupted where its files are missing or its archive is
+        damaged; Unauthenticated for a key that is not its archive's: it stays archived.
         """
         began = time.perf_counter()
-        self._info = await lifecycle.start(self._link)
+        self._info = await lifecycle.start(self._link, key)
         await self._serve()
         return self._changed("start", began)
+
+    async def archive(self, *, key: KeyOptions | None = None) -> SandboxInfo:
+        """Stop it and put its files into compressed cold storage, which `start` brings them back from.
+
+        With `key`, or one in SKERRY_ARCHIVE_KEY, the archive is encrypted, and `start` needs the same key. The archive
+        is read back and compared before the files go. Archived: no error.
+
+        Raises:
+            SandboxNotFound, Conflict for one that has failed.
+            DiskFull: there is no room for the archive; it is stopped and has its files.
+            Unsupported: the provider cannot, or a file is of a kind that no archive can hold.
+            InvalidArgument: there is no such key.
+        """
+        began = time.perf_counter()
+        self._info = await lifecycle.archive(self._link, self._ports, key)
+        return self._changed("archive", began)
 
     async def restart(
         self,
@@ -379,11 +425,14 @@ class AsyncSandbox:
         """Kill its processes and forget changed variables; `hard`: forget its files too. It runs afterwards.
 
         Files are then what they were at its creation. It is made sure that nothing of before is left; volumes stay.
+        What its template runs once in a new sandbox is run again; a `source` is not fetched again.
 
         Raises SandboxNotFound, Conflict, Unsupported where the provider cannot.
         """
         began = time.perf_counter()
         self._info = await lifecycle.reset(self._link, self._ports, hard=hard)
+        if hard and self._info.snapshot is None:
+            await prepare_again(self, self._info)
         await self._serve()
         return self._changed("reset", began)
 
@@ -510,6 +559,29 @@ class AsyncSandbox:
     async def save_state(self, name: str | None = None) -> SnapshotInfo:
         """Take a snapshot, as `snapshots.create` does; `create(restore_from=…)` goes on from it."""
         return await self._snapshots.create(name)
+
+    async def export_state(
+        self,
+        target: StateTarget | None = None,
+        *,
+        key: KeyOptions | None = None,
+        on_progress: StateProgress | None = None,
+    ) -> bytes | None:
+        """Write its files and variables, as they are now, as one file; `create(import_state=…)` goes on from it.
+
+        `target` is a path, which the file gets once it is complete, or a binary stream; without one the bytes are
+        returned. A sandbox that runs stands still for a moment and goes on. With `key` the file is encrypted; without,
+        a SkerryWarning says which variables anybody can read in it. Secrets and volumes are never in it. `on_progress`
+        is called in a thread with the bytes of content so far; what it raises ends the export.
+
+        Raises:
+            Conflict: it is archived.
+            DiskFull: there is no room, here or at the target.
+            Unsupported: the provider cannot, or a file is of a kind that no archive can hold.
+            InvalidArgument: there is no such key.
+            SandboxNotFound, FileError; what `target` and `on_progress` raise. Nothing is left at a path then.
+        """
+        return (await export(self._provider, self.id, target, key, on_progress))[1]
 
     async def clone(
         self,

@@ -12,6 +12,7 @@ from skerry.core.models import SandboxInfo, SnapshotInfo
 from skerry.core.names import NAME
 from skerry.core.provider import Provider
 from skerry.core.provider import Snapshots as SnapshotProvider
+from skerry.sdk.portable import KeyOptions, StateProgress, StateTarget, export, portable
 
 LogCallback = Callable[[str], object]
 """Gets a short line about what is done now."""
@@ -36,7 +37,8 @@ class AsyncSnapshots:
     """
 
     def __init__(self, provider: str | Provider = "local") -> None:
-        self._provider = require_snapshots(registry.provider(provider))
+        self._chosen = registry.provider(provider)
+        self._provider = require_snapshots(self._chosen)
 
     async def list(self) -> list[SnapshotInfo]:
         """Newest first."""
@@ -52,6 +54,17 @@ class AsyncSnapshots:
         Raises SnapshotNotFound.
         """
         await self._provider.delete_snapshot(await _deletable(self._provider, snapshot))
+
+    async def export(
+        self,
+        snapshot: SnapshotName,
+        target: StateTarget | None = None,
+        *,
+        key: KeyOptions | None = None,
+        on_progress: StateProgress | None = None,
+    ) -> bytes | None:
+        """Write one as a file from which `create(import_state=…)` makes a sandbox anywhere; see `export_state`."""
+        return await export_snapshot(self._chosen, snapshot, target, key, on_progress)
 
     async def tree(self) -> tuple[SnapshotNode, ...]:
         """The snapshots without a parent, each with those taken after it. Oldest first."""
@@ -125,6 +138,17 @@ class AsyncSandboxSnapshots:
         chosen = require_snapshots(self._provider)
         await chosen.delete_snapshot(await _deletable(chosen, snapshot))
 
+    async def export(
+        self,
+        snapshot: SnapshotName,
+        target: StateTarget | None = None,
+        *,
+        key: KeyOptions | None = None,
+        on_progress: StateProgress | None = None,
+    ) -> bytes | None:
+        """Write one as a file from which `create(import_state=…)` makes a sandbox anywhere; see `export_state`."""
+        return await export_snapshot(self._provider, snapshot, target, key, on_progress)
+
     async def tree(self) -> tuple[SnapshotNode, ...]:
         """Those taken of this sandbox, each below the one before it. Oldest first."""
         return grow(await self.list())
@@ -140,6 +164,19 @@ def require_snapshots(provider: Provider, option: str = "snapshots") -> Snapshot
 async def find(provider: SnapshotProvider, snapshot: SnapshotName) -> SnapshotInfo:
     """Raises SnapshotNotFound, InvalidArgument for what can be none."""
     return await provider.find_snapshot(_key(snapshot))
+
+
+async def export_snapshot(
+    provider: Provider,
+    snapshot: SnapshotName,
+    target: StateTarget | None,
+    key: KeyOptions | None,
+    on_progress: StateProgress | None,
+) -> bytes | None:
+    """Raises SnapshotNotFound, and as `export_state`."""
+    portable(provider, "export")
+    found = await find(require_snapshots(provider), snapshot)
+    return (await export(provider, found.id, target, key, on_progress))[1]
 
 
 async def _deletable(provider: SnapshotProvider, snapshot: SnapshotName) -> str:

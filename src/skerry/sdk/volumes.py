@@ -9,6 +9,7 @@ from skerry.core.models import VolumeInfo, VolumeMount
 from skerry.core.names import check_mounts, check_volume_name
 from skerry.core.provider import Provider
 from skerry.core.provider import Volumes as VolumeProvider
+from skerry.sdk.options import refuse_encrypted
 
 
 class AsyncVolumes:
@@ -20,13 +21,17 @@ class AsyncVolumes:
             raise Unsupported(f"the provider {chosen.name!r} has no volumes", option="volumes")
         self._provider = chosen
 
-    async def create(self, name: str, *, size: int | str | None = None, temporary: bool = False) -> VolumeInfo:
+    async def create(
+        self, name: str, *, size: int | str | None = None, temporary: bool = False, encrypted: bool = False
+    ) -> VolumeInfo:
         """Make an empty volume that belongs to the sandboxes' user.
 
         `size` is the most it may hold. A `temporary` one goes with the last sandbox that has it.
 
-        Raises Conflict for a taken name, Unsupported for a size that cannot be enforced, InvalidArgument, DiskFull.
+        Raises Conflict for a taken name, Unsupported for a size that cannot be enforced, InvalidArgument, DiskFull;
+        Unsupported for `encrypted`, since no provider encrypts live disks yet.
         """
+        refuse_encrypted(encrypted)
         most = None if size is None else parse_size(size, "size")
         return await self._provider.create_volume(check_volume_name(name), size=most, temporary=temporary)
 

@@ -12,7 +12,7 @@ from skerry.providers.local import hostlayer
 from skerry.providers.local.record import Record
 from skerry.wire import LAST_WORDS_LIMIT, FieldError, FrameError, LastWords, parse_last_words
 
-_AGENTS_OWN = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
+AGENTS_OWN = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
 """What an agent sets where BOOT does not."""
 
 
@@ -35,7 +35,7 @@ def with_variables(record: Record, words: LastWords | None) -> Record:
     if words is None or words.env_count is None:
         return record
     pairs = (pair.decode("utf-8", "surrogateescape").partition("=") for pair in words.env)
-    ours = {**_AGENTS_OWN, **hostlayer.environment()}
+    ours = {**AGENTS_OWN, **hostlayer.environment()}
     kept = {name: value for name, _, value in pairs if name not in record.spec.secrets and ours.get(name) != value}
     return dataclasses.replace(record, env=kept)
 

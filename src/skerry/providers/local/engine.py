@@ -40,13 +40,15 @@ from skerry.providers.local import ending, launch, network
 from skerry.providers.local import record as records
 from skerry.providers.local.bases import Base, find_base
 from skerry.providers.local.cgroup import Cgroups
+from skerry.providers.local.cold import Cold
 from skerry.providers.local.host import ProcessId, boot_id, boottime, require_root, runtime
 from skerry.providers.local.lifecycle import Lifecycle
-from skerry.providers.local.limits import LEAST_DISK, check_limits, merge
+from skerry.providers.local.limits import LEAST_DISK, check_limits, merge, upper_limit
 from skerry.providers.local.locks import FileLock
 from skerry.providers.local.record import Record
 from skerry.providers.local.restoring import Restoring, restoring_trees
 from skerry.providers.local.snapshots import Snapshots, snapshots_in
+from skerry.providers.local.states import States
 from skerry.providers.local.storage import Storage, open_storage, release_lost_pools
 from skerry.providers.local.store import KeyTaken, Store, is_id, new_id
 from skerry.providers.local.templates import Templates
@@ -84,6 +86,8 @@ class Engine:
         weakref.finalize(self, _close, self._connections)
         self.lifecycle = Lifecycle(self)
         self.volumes = Volumes(self)
+        self.states = States(self)
+        self.cold = Cold(self)
 
     @property
     def storage(self) -> Storage:
@@ -608,11 +612,6 @@ class Engine:
 def _close(connections: dict[str, launch.Started]) -> None:
     while connections:
         connections.popitem()[1].connection.close()
-
-
-def upper_limit(record: Record) -> int | None:
-    """The most its own layer may hold."""
-    return None if record.limits.disk is None else max(0, record.limits.disk - record.inherited)
 
 
 def _check_room(base: Base, granted: Resources) -> None:

@@ -59,12 +59,15 @@ class Lifecycle:
 
         Raises SandboxNotFound, Conflict.
         """
-        engine = self._engine
-        with engine.changing(sandbox_id, "stop") as (record, _):
-            if record.state in (State.STOPPED, State.ARCHIVED):
-                return record.info()
-            record = self._end(engine.begin(record, "stop", state=State.STOPPING), grace)
-            return self._settle(record, State.STOPPED, "stopped").info()
+        with self._engine.changing(sandbox_id, "stop") as (record, _):
+            return record.info() if record.state is State.ARCHIVED else self.stopped(record, grace).info()
+
+    def stopped(self, record: Record, grace: float) -> Record:
+        """The same for one whose lock the caller holds; stopped: no error."""
+        if record.state is State.STOPPED:
+            return record
+        record = self._end(self._engine.begin(record, "stop", state=State.STOPPING), grace)
+        return self._settle(record, State.STOPPED, "stopped")
 
     def start(self, sandbox_id: str) -> SandboxInfo:
         """Start one that is stopped or archived, let a paused one go on.
@@ -183,7 +186,7 @@ class Lifecycle:
         """Bring it up; one that does not come up is `otherwise` again. Raises Corrupted before anything is done."""
         engine = self._engine
         try:
-            self._require_files(record)
+            self.require_files(record)
         except Corrupted:
             if record.pending is not None:
                 self._settle(record, otherwise)
@@ -210,7 +213,7 @@ class Lifecycle:
     def _layout(self, record: Record) -> Layout:
         return Layout(directory=self._engine.store.directory(record.id))
 
-    def _require_files(self, record: Record) -> None:
+    def require_files(self, record: Record) -> None:
         """Raises Corrupted where something of its files is missing: an empty sandbox is not what was left."""
         engine = self._engine
         needed = [engine.upper(record.id) / "u", *(engine.store.home / layer for layer in record.lowers)]

@@ -7,9 +7,15 @@ import dataclasses
 from skerry.core.config import limits
 from skerry.core.errors import InvalidArgument, QuotaExceeded
 from skerry.core.models import Resources
+from skerry.providers.local.record import Record
 
 LEAST_DISK = 1 << 20
 """Bytes that every sandbox can write."""
+
+
+def upper_limit(record: Record) -> int | None:
+    """The most its own layer may hold."""
+    return None if record.limits.disk is None else max(0, record.limits.disk - record.inherited)
 
 
 def merge(old: Resources, new: Resources) -> Resources:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import ParamSpec, TypeVar
+from typing import BinaryIO, ParamSpec, TypeVar
 
 import anyio
 from anyio.abc import UNIXSocketStream
@@ -18,6 +19,7 @@ from skerry.core.models import (
     BuiltTemplate,
     Changes,
     Event,
+    ExportInfo,
     Resources,
     SandboxInfo,
     SandboxSpec,
@@ -27,10 +29,12 @@ from skerry.core.models import (
 )
 from skerry.core.provider import (
     AGENT_PORT,
+    Archivable,
     Channel,
     Deadlines,
     Leases,
     Pausable,
+    Portable,
     Provider,
     Resizable,
     Snapshots,
@@ -52,7 +56,9 @@ BUILD_POLL = 0.2
 """How often one who waits for another's build looks."""
 
 
-class LocalProvider(Provider, Deadlines, Leases, Resizable, Stoppable, Pausable, Snapshots, Volumes, Templates):
+class LocalProvider(
+    Provider, Deadlines, Leases, Resizable, Stoppable, Pausable, Snapshots, Archivable, Portable, Volumes, Templates
+):
     """Sandboxes on this Linux machine, each in namespaces of its own under crun or runc."""
 
     name = "local"
@@ -178,6 +184,36 @@ class LocalProvider(Provider, Deadlines, Leases, Resizable, Stoppable, Pausable,
     async def restore_snapshot(self, sandbox_id: str, snapshot_id: str) -> SandboxInfo:
         return (await self._run(self.engine.restoring.restore, sandbox_id, snapshot_id)).info()
 
+    async def archive(self, sandbox_id: str, *, key: bytes | None = None) -> SandboxInfo:
+        return await self._run(self.engine.cold.archive, sandbox_id, key)
+
+    async def unarchive(self, sandbox_id: str, *, key: bytes | None = None) -> SandboxInfo:
+        return await self._run(self.engine.cold.unarchive, sandbox_id, key)
+
+    async def export_state(
+        self, source_id: str, target: BinaryIO, *, key: bytes | None, on_progress: Callable[[int], None] | None
+    ) -> ExportInfo:
+        stop = _Stop(on_progress)
+        return await _to_the_end(
+            self._working, lambda: self.engine.states.export(source_id, target, key, stop.tell), stop.set
+        )
+
+    async def import_state(
+        self, source: BinaryIO, spec: SandboxSpec, *, key: bytes | None, on_progress: Callable[[int], None] | None
+    ) -> SandboxInfo:
+        stop, made = _Stop(on_progress), list[Record]()
+        try:
+            await _to_the_end(
+                self._working,
+                lambda: made.append(self.engine.states.import_(source, spec, key, stop.tell)),
+                stop.set,
+            )
+        except asyncio.CancelledError:
+            for record in made:  # nobody will ever learn of it
+                await self._run(self.engine.destroy, record.id)
+            raise
+        return made[0].info()
+
     async def create_volume(self, name: str, *, size: int | None, temporary: bool) -> VolumeInfo:
         return await self._run(self.engine.volumes.create, name, size=size, temporary=temporary)
 
@@ -226,8 +262,29 @@ class LocalProvider(Provider, Deadlines, Leases, Resizable, Stoppable, Pausable,
         return await self._run(self.engine.templates.add, info)
 
 
-async def _to_the_end(threads: ThreadPoolExecutor, work: Callable[[], T]) -> T:
-    """Run `work` in a thread. A cancellation takes effect when it has ended."""
+class _Stopped(Exception):
+    """Whoever waited for it was cancelled."""
+
+
+class _Stop:
+    """Ends work in a thread that tells its progress."""
+
+    def __init__(self, on_progress: Callable[[int], None] | None) -> None:
+        self._on_progress = on_progress
+        self._asked = threading.Event()
+        self.set = self._asked.set
+
+    def tell(self, done: int) -> None:
+        if self._asked.is_set():
+            raise _Stopped
+        if self._on_progress is not None:
+            self._on_progress(done)
+
+
+async def _to_the_end(
+    threads: ThreadPoolExecutor, work: Callable[[], T], on_cancel: Callable[[], None] | None = None
+) -> T:
+    """Run `work` in a thread. A cancellation takes effect when it has ended, which `on_cancel` may hasten."""
     future = asyncio.get_running_loop().run_in_executor(threads, work)
     cancelled: asyncio.CancelledError | None = None
     while not future.done():
@@ -235,6 +292,8 @@ async def _to_the_end(threads: ThreadPoolExecutor, work: Callable[[], T]) -> T:
             await asyncio.wait([future])
         except asyncio.CancelledError as error:
             cancelled = error
+            if on_cancel is not None:
+                on_cancel()
     if cancelled is not None:
         future.exception()  # looked at, so that it is not reported as forgotten
         raise cancelled

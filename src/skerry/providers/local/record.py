@@ -42,6 +42,8 @@ class Record:
     """Bytes in the layers of snapshots it was made from: they count against its disk limit."""
     seed: str | None = None
     """The tree its own layer began as a copy of, relative to SKERRY_HOME; None: it began empty."""
+    sealed: bool = False
+    """Whether its archive is encrypted, while it is archived."""
     snapshot: str | None = None
     """The snapshot its own layer was last equal to."""
     pending: str | None = None

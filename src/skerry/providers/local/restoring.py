@@ -8,13 +8,16 @@ command: the files become those of the snapshot, and the sandbox is stopped.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from skerry.core.errors import Conflict, QuotaExceeded, SkerryError
+from skerry.core.errors import Conflict, DiskFull, QuotaExceeded, SkerryError
 from skerry.core.models import State
 from skerry.providers.local.kept import Kept
+from skerry.providers.local.locks import FileLock
 from skerry.providers.local.record import Record
 
 if TYPE_CHECKING:
@@ -44,21 +47,35 @@ class Restoring:
             engine.changing(sandbox_id, "restore", *State) as (record, lock),
             engine.snapshots.held(snapshot_id) as kept,
         ):
-            ran = record.state in (State.RUNNING, State.PAUSED)
+            before, lease = record.state, record.lease
             self._check(record, kept)
             self._make(record, kept)
-            lease = record.lease
             record = engine.begin(record, "restore", state=State.RESTORING, target=kept.id)
-            record = self._exchange(dataclasses.replace(engine.halt(record), lease=lease), kept)
-            if not ran:
-                return self._settle(record, State.STOPPED)
+            record = dataclasses.replace(engine.halt(record), lease=lease)
+            try:
+                restored = self._exchange(record, kept)
+            except OSError as error:
+                self._put_back(engine.upper(sandbox_id))
+                self._go_on(record, lock, before)
+                if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                    raise DiskFull(f"no room to restore sandbox {sandbox_id}", errno=error.errno) from error
+                raise
+            after = before if before in (State.RUNNING, State.PAUSED) else State.STOPPED
+            return self._go_on(restored, lock, after, ("restored", time.time()))
+
+    def _go_on(self, record: Record, lock: FileLock, state: State, *events: tuple[str, float]) -> Record:
+        """Start it if it ran, and end the change. Raises SandboxFailed, Timeout, DiskFull; it is failed then."""
+        engine = self._engine
+        if state in (State.RUNNING, State.PAUSED):
             try:
                 record = engine.bring_up(engine.save(engine.store.take_slot(record)), lock)
             except BaseException as error:
                 reason = f"it did not start after its restore: {error}"[:600]
-                self._settle(dataclasses.replace(engine.halt(record), reason=reason), State.FAILED)
+                failed = dataclasses.replace(engine.halt(record), state=State.FAILED, reason=reason)
+                engine.save(_settled(failed), *events)
                 raise
-            return self._settle(record, State.RUNNING)
+            state = State.RUNNING
+        return engine.save(_settled(dataclasses.replace(record, state=state)), *events)
 
     def _check(self, record: Record, kept: Kept) -> None:
         if record.state is State.ARCHIVED:
@@ -97,7 +114,8 @@ class Restoring:
             storage.remove(old)
             upper.rename(old)
         fresh.rename(upper)
-        storage.remove(old)
+        with suppress(OSError):  # what stays goes with the next restore, or with the sandbox
+            storage.remove(old)
         return dataclasses.replace(
             record,
             lowers=kept.lowers,
@@ -108,10 +126,6 @@ class Restoring:
             snapshot=kept.parent if kept.hidden else kept.id,
             reason=None,
         )
-
-    def _settle(self, record: Record, state: State) -> Record:
-        done = dataclasses.replace(record, state=state, pending=None, pending_data={})
-        return self._engine.save(done, ("restored", time.time()))
 
     def _recover(self, record: Record) -> Record:
         """Finish what somebody died at; should that not be possible, keep the files it had."""
@@ -132,6 +146,12 @@ class Restoring:
         return dataclasses.replace(record, state=State.STOPPED, stopped_at=time.time(), reason=reason)
 
     def _put_back(self, upper: Path) -> None:
-        _, old = restoring_trees(upper)
+        """The old tree is where it was; what was made is gone, which also makes room for a name."""
+        fresh, old = restoring_trees(upper)
+        self._engine.storage.remove(fresh)
         if old.exists() and not upper.exists():
             old.rename(upper)
+
+
+def _settled(record: Record) -> Record:
+    return dataclasses.replace(record, pending=None, pending_data={})

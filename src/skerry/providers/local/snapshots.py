@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from skerry.core.errors import Conflict, Corrupted, DiskFull, SnapshotNotFound
 from skerry.core.models import State
-from skerry.providers.local import control, hostlayer, kept
+from skerry.providers.local import control, ending, hostlayer, kept
 from skerry.providers.local.bases import Base
 from skerry.providers.local.host import ProcessId
 from skerry.providers.local.kept import Kept
@@ -100,7 +100,7 @@ class Snapshots:
             path, token = self._engine.socket(record.id), bytes.fromhex(record.token)
             reply = control.request(path, token, Env(), EnvReply, timeout=ANSWER_TIMEOUT)
             pairs = (item.decode("utf-8", "surrogateescape").partition("=") for item in reply.env)
-            ours = hostlayer.environment()
+            ours = {**ending.AGENTS_OWN, **hostlayer.environment()}
             found = {name: value for name, _, value in pairs if ours.get(name) != value}
         else:
             found = record.env if record.env is not None else {**record.base_env, **record.spec.env}
@@ -112,7 +112,7 @@ class Snapshots:
             if name is not None and any(other.name == name for other in self._all()):
                 raise Conflict(f"the name {name!r} is taken by another snapshot", hint="choose another, or delete it")
             announced = Kept(
-                id="sn-" + "".join(secrets.choice(_ALPHABET) for _ in range(10)),
+                id=new_snapshot_id(),
                 name=name,
                 description=description,
                 sandbox_id=record.id,
@@ -128,7 +128,7 @@ class Snapshots:
                 lowers=record.lowers,
                 host=record.host,
                 inherited=record.inherited,
-                seed=record.seed,
+                seed=None if hidden else record.seed,  # nobody goes back to a hidden one
                 hidden=hidden,
                 lease=ProcessId.mine(),
             )
@@ -182,6 +182,25 @@ class Snapshots:
         if made.ready and not made.hidden:
             return dataclasses.replace(record, snapshot=made.id)
         return record
+
+    def add(self, made: Kept) -> None:
+        """Note a hidden one whose tree somebody else fills, or that it is filled now. Raises DiskFull."""
+        with self._lock():
+            self._write(made)
+
+    def release(self, snapshot_ids: Sequence[str]) -> None:
+        """This process uses these hidden ones no longer: what is not complete, and what nothing needs, goes."""
+        for snapshot_id in snapshot_ids:
+            with self._lock():
+                try:
+                    record = kept.read(self._path(snapshot_id))
+                except (FileNotFoundError, Corrupted):
+                    continue
+                if record.ready:
+                    self._write(dataclasses.replace(record, lease=None))
+            if not record.ready:
+                self._discard(snapshot_id)
+        self.let_go(snapshot_ids)
 
     # -- look
 
@@ -305,7 +324,7 @@ class Snapshots:
                 for child in list(self._all()):
                     if child.parent == snapshot_id:
                         self._write(dataclasses.replace(child, parent=record.parent))
-                self._write(dataclasses.replace(record, hidden=True, name=None, lease=None))
+                self._write(dataclasses.replace(record, hidden=True, name=None, seed=None, lease=None))
         self.let_go([snapshot_id])
 
     def let_go(self, snapshot_ids: Iterable[str]) -> None:
@@ -325,7 +344,7 @@ class Snapshots:
                 tree = self._take_away(snapshot_id, record)
                 if tree is not None:
                     leaving.append(tree)
-                    waiting += snapshots_in(record.lowers) if record else []
+                    waiting += snapshots_in(record.lowers) if record else ()
         for tree in leaving:
             self._remove_tree(tree)
 
@@ -347,7 +366,10 @@ class Snapshots:
                 except BlockingIOError:
                     return None  # somebody is about to use it
                 gone = tree.with_name(f"{_LEAVING}{snapshot_id}")
-                tree.rename(gone)
+                try:
+                    tree.rename(gone)
+                except OSError:  # a full disk has no room for a name
+                    self._remove_tree(tree)
             if record is not None and named:
                 self._write(dataclasses.replace(record, lowers=()))  # its place among parents is all that is left
             else:
@@ -399,6 +421,10 @@ class Snapshots:
         hidden = [record.id for record in self._all() if record.hidden and not record.leased]
         if stray or hidden:
             self.let_go([*stray, *hidden])
+
+
+def new_snapshot_id() -> str:
+    return "sn-" + "".join(secrets.choice(_ALPHABET) for _ in range(10))
 
 
 def snapshots_in(layers: Iterable[str]) -> list[str]:

@@ -104,6 +104,13 @@ def remove_tree(path: Path) -> None:
         raise OSError(errno.EIO, f"cannot remove {path}: {done.stderr.strip()[:300]}")
 
 
+def flush(path: Path) -> None:
+    """Everything written to the file system of `path` is on disk, and its accounts are up to date. Raises OSError."""
+    done = subprocess.run([program("sync"), "-f", str(path)], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise OSError(errno.EIO, f"cannot write {path} to disk: {done.stderr.strip()[:300]}")
+
+
 @contextmanager
 def typed_errors(home: Path) -> Iterator[None]:
     """What the kernel says of a full or damaged disk, in our words. Raises DiskFull, Corrupted, ProviderUnavailable."""

@@ -9,7 +9,14 @@ from typing import Any
 import anyio
 import pytest
 
-from skerry.core.errors import Conflict, InvalidArgument, SandboxNotFound, SnapshotNotFound, Unsupported
+from skerry.core.errors import (
+    Conflict,
+    InvalidArgument,
+    SandboxNotFound,
+    SnapshotNotFound,
+    TemplateNotFound,
+    Unsupported,
+)
 from skerry.core.models import Event, State
 from skerry.core.provider import Provider
 from skerry.sdk.sandbox import AsyncSandbox
@@ -168,7 +175,7 @@ class LifecycleConformance(Conformance):
         """computesdk/computesdk#741: an unknown snapshot or template must not become a healthy empty sandbox."""
         before = {info.id for info in await provider.list()}
         for wrong in ({"snapshot": "snap-nothing"}, {"template": "no-such-template"}, {"isolation": "no-such-level"}):
-            with pytest.raises((Unsupported, InvalidArgument, SnapshotNotFound)):
+            with pytest.raises((Unsupported, InvalidArgument, SnapshotNotFound, TemplateNotFound)):
                 await attempt(**wrong)
         assert {info.id for info in await provider.list()} == before
 
