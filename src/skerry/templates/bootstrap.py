@@ -23,7 +23,7 @@ _FILTER = f"{_STAGE}/left-out"
 _LEFT_OUT = ("/usr/share/man/*", "/usr/share/doc/*", "/usr/share/info/*", "/usr/share/locale/*", "/usr/share/lintian/*")
 _KEPT = ("/usr/share/doc/*/copyright",)
 _DPKG = "".join([*(f"path-exclude={path}\n" for path in _LEFT_OUT), *(f"path-include={path}\n" for path in _KEPT)])
-_APT = ('APT::Install-Recommends "false"', 'Acquire::Languages "none"')
+_APT = ('APT::Install-Recommends "false"', 'Acquire::Languages "none"', 'Acquire::Retries::Delay::Maximum "3"')
 _SETUP = r"""root={root}
 find "$root"/usr/share/doc -type f ! -name copyright -delete
 rm -rf "$root"/usr/share/man/* "$root"/usr/share/info/* "$root"/usr/share/locale/* "$root"/usr/share/lintian/*
