@@ -81,6 +81,13 @@ static int ask_server(struct forwarder *forwarder, int type) {
     return fd;
 }
 
+/* Tell at once that there is no answer to be had: a client that hears nothing asks again and again, for minutes. */
+static void refuse_query(struct forwarder *forwarder, char *query, ssize_t length, const struct sockaddr_in *client) {
+    query[2] |= 0x80;                    /* an answer */
+    query[3] = (query[3] & 0x10) | 0x82; /* that the server has failed; it would have asked others */
+    sendto(forwarder->udp, query, length, 0, (const void *)client, sizeof *client);
+}
+
 static void forward_query(struct forwarder *forwarder) {
     char packet[4096];
     struct sockaddr_in client;
@@ -92,7 +99,10 @@ static void forward_query(struct forwarder *forwarder) {
         if (forwarder->queries[i].fd < 0 || forwarder->queries[i].until < slot->until) slot = &forwarder->queries[i];
     if (slot->fd >= 0) close(slot->fd); /* all are waiting: the oldest gives way */
     slot->fd = ask_server(forwarder, SOCK_DGRAM);
-    if (slot->fd < 0) return;
+    if (slot->fd < 0) {
+        refuse_query(forwarder, packet, length, &client);
+        return;
+    }
     slot->client = client;
     memcpy(&slot->id, packet, sizeof slot->id);
     slot->until = now() + QUERY_SECONDS;

@@ -19,6 +19,8 @@ REQUIRE_REAL = os.environ.get("SKERRY_REQUIRE_REAL") == "1"
 
 ALONE = ("cli", "crash", "e2e", "isolation", "providers", "templates")
 """Directories whose tests count what the whole machine has, fill it, or take its time."""
+BESIDE = ("templates/test_builtin.py",)
+"""Modules in them that do not: they wait for networks and processes most of the time."""
 
 _created = 0
 _skipped: list[str] = []
@@ -45,7 +47,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """`make test` runs these one at a time, the others two at a time."""
     here = Path(__file__).parent
     for item in items:
-        if item.path.relative_to(here).parts[0] in ALONE:
+        path = item.path.relative_to(here)
+        if path.parts[0] in ALONE and str(path) not in BESIDE:
             item.add_marker("alone")
 
 

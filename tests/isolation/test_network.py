@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from skerry import Sandbox
+from skerry.providers.local.host import binary
 from tests.isolation.conftest import Attack
 
 CONNECT = 's = socket.create_connection(("{host}", {port}), 3); return s'
@@ -143,3 +144,23 @@ def test_the_forwarder_and_the_link_end_with_the_sandbox() -> None:
     sandbox.destroy()
     after = {name for _, name in socket.if_nameindex() if name.startswith("skv")}
     assert len(after) == len(before) - 1
+
+
+def test_names_fail_at_once_where_no_resolver_can_be_reached() -> None:
+    """The forwarder's own namespace is one without a route, as on a machine without a network."""
+    up = "ip link set lo up && echo up && exec sleep 300"
+    with subprocess.Popen(["unshare", "--net", "sh", "-c", up], stdout=subprocess.PIPE) as inside:
+        try:
+            assert inside.stdout is not None and inside.stdout.readline() == b"up\n"
+            forwarder = [binary("dns"), f"pid={inside.pid}", "server=192.0.2.1"]
+            subprocess.run(["unshare", "--net", *forwarder], check=True, timeout=60)
+            ask = (
+                "import socket; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(60)\n"
+                "s.sendto(bytes.fromhex('abcd01000001000000000000') + b'\\4host\\0\\0\\1\\0\\1', ('127.0.0.53', 53))\n"
+                "print(s.recv(512).hex())"
+            )
+            command = ["nsenter", f"--net=/proc/{inside.pid}/ns/net", sys.executable, "-c", ask]
+            answer = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+            assert answer.startswith("abcd8182")  # the same number, an answer, the server has failed
+        finally:
+            inside.kill()

@@ -173,6 +173,14 @@ async def test_a_failed_step_is_named_and_leaves_nothing(templates: AsyncTemplat
         await AsyncSandbox.create(template="broken", build=False)
 
 
+async def test_a_step_without_a_network_says_so(templates: AsyncTemplates) -> None:
+    with pytest.raises(TemplateBuildFailed, match="exited with 1: E: Temporary failure resolving 'x'") as caught:
+        await templates.build(
+            tiny("offline", """echo "E: Temporary failure resolving 'x'"; echo gave up >&2; exit 1""")
+        )
+    assert "could not reach the network" in (caught.value.hint or "")
+
+
 async def test_a_step_that_hangs_is_ended_by_the_timeout(templates: AsyncTemplates, skerry_home: Path) -> None:
     before = inventory.take(skerry_home)
     started = time.monotonic()

@@ -32,6 +32,15 @@ KEPT_OUTPUT = 64 * 1024
 """Bytes of a step's output that are remembered, for the error it may end with."""
 LOG_TAIL = 4000
 """Characters of it that the error carries."""
+_UNREACHED = (
+    "Temporary failure resolving",
+    "Temporary failure in name resolution",
+    "Could not resolve",
+    "EAI_AGAIN",
+    "ENOTFOUND",
+    "ENETUNREACH",
+    "Network is unreachable",
+)
 _FULL = ("No space left on device", "Disk quota exceeded", "ENOSPC", "EDQUOT")
 
 
@@ -225,6 +234,9 @@ def step_error(what: str, step: str, result: ExecResult) -> SkerryError:
         why, hint = f"was killed by signal {result.signal}", None
     else:
         why, hint = f"exited with {result.exit_code}", None
+        unreached = [line.strip() for line in said.splitlines() if any(words in line for words in _UNREACHED)]
+        if unreached:  # tools say this first and end with something less telling
+            last, hint = unreached[-1], "the step could not reach the network: see that this machine can"
     message = f"{what}: the step {step!r} {why}" + (f": {last[:300]}" if last else "")
     return TemplateBuildFailed(message, step=step, log=said, hint=hint)
 

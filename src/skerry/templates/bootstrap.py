@@ -19,10 +19,14 @@ PROGRAM = "mmdebstrap"
 """What the machine must have; its /usr is what a `host` sandbox sees."""
 
 _STAGE = "/workspace/bootstrap"
+_FILTER = f"{_STAGE}/left-out"
 _LEFT_OUT = ("/usr/share/man/*", "/usr/share/doc/*", "/usr/share/info/*", "/usr/share/locale/*", "/usr/share/lintian/*")
 _KEPT = ("/usr/share/doc/*/copyright",)
-_APT = ('APT::Install-Recommends "false"', 'Acquire::Languages "none"')
+_DPKG = "".join([*(f"path-exclude={path}\n" for path in _LEFT_OUT), *(f"path-include={path}\n" for path in _KEPT)])
+_APT = ('APT::Install-Recommends "false"', 'Acquire::Languages "none"', 'Acquire::Retries::Delay::Maximum "3"')
 _SETUP = r"""root={root}
+find "$root"/usr/share/doc -type f ! -name copyright -delete
+rm -rf "$root"/usr/share/man/* "$root"/usr/share/info/* "$root"/usr/share/locale/* "$root"/usr/share/lintian/*
 rm -rf "$root"/dev/* "$root"/etc/apt/sources.list "$root"/etc/apt/sources.list.d/* "$root"/var/log/*.log \
     "$root"/var/log/apt "$root"/var/cache/apt/*.bin "$root"/var/cache/debconf/*-old "$root"/var/lib/dpkg/*-old
 install -d "$root"/etc/apt/keyrings "$root"/.skerry
@@ -49,7 +53,7 @@ def recipe(template: Template, sources: AptSources) -> Template:
         raise InvalidArgument(f"template {template.name!r}: a root without a base has apt packages only", hint=hint)
     if template.files:
         raise InvalidArgument(f"template {template.name!r}: a root without a base has no files of its own")
-    files = {f"{_STAGE}/base.sources": File(sources.text, owner="root")}
+    files = {f"{_STAGE}/base.sources": File(sources.text, owner="root"), _FILTER: File(_DPKG, owner="root")}
     for path, content in sources.files.items():
         files[f"{_STAGE}/keyrings/{path.rpartition('/')[2]}"] = File(content, owner="root")
         files[path] = File(content, owner="root")
@@ -73,8 +77,8 @@ def _mmdebstrap(packages: tuple[str, ...], suite: str) -> str:
     options = ["--mode=root", "--variant=minbase", "--format=directory"]
     options += ["--skip=check/canmount,chroot/mount,output/dev,output/mknod"]
     options += [f"--aptopt={option}" for option in _APT]
-    options += [f"--dpkgopt=path-exclude={path}" for path in _LEFT_OUT]
-    options += [f"--dpkgopt=path-include={path}" for path in _KEPT]
+    # As --dpkgopt they would make mmdebstrap pass the essential packages through a filter, which takes very long.
+    options += [f'--setup-hook=install -D -m 644 {_FILTER} "$1"/etc/dpkg/dpkg.cfg.d/left-out']
     if packages:
         options.append(f"--include={','.join(packages)}")
     words = [PROGRAM, *options, suite, ROOT_TREE, "-"]
