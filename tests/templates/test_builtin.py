@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import pytest
 
 from skerry import AsyncSandbox, AsyncTemplates, BuildProgress, Conflict
+from skerry.templates import Packages, Template
 from skerry.templates.aptsources import os_release
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(1800)]
@@ -88,6 +89,22 @@ async def test_debian_is_a_system_of_its_own(built: list[BuildProgress]) -> None
         release = f"{system['ID']}:{system['VERSION_CODENAME']}"
         assert result.stdout == f"{release}\nuser\n/workspace\n.git\ncurl \n42\n0\n"
         await sandbox.exec("touch /usr/bin/mine; test -s /usr/share/doc/bash/copyright", user="root", check=True)
+
+
+async def test_python_has_an_environment_of_its_own(built: list[BuildProgress]) -> None:
+    async with await AsyncSandbox.create(language="python", build=False) as sandbox:
+        result = await sandbox.exec("command -v python; python -c 'import fastapi'", check=True)
+        assert result.stdout == "/opt/python/bin/python\n"
+        assert (await sandbox.info()).ports == (8000,)
+
+
+async def test_another_template_is_built_on_debian_with_its_packages(built: list[BuildProgress]) -> None:
+    templates = AsyncTemplates()
+    async with await AsyncSandbox.create(
+        template=Template(name="with-tree", base="debian", packages=Packages(apt=("tree",)))
+    ) as sandbox:
+        assert (await sandbox.exec(["tree", "--version"])).ok
+    await templates.remove("with-tree")
 
 
 async def test_node_has_npm(built: list[BuildProgress]) -> None:
