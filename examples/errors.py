@@ -24,7 +24,7 @@ def main() -> None:
         except QuotaExceeded as error:
             print(error.code, "-", error)
         try:
-            Sandbox.create(image="debian:12")
+            Sandbox.create(region="eu")
         except Unsupported as error:
             print(error.code, error.option)
         try:

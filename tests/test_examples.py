@@ -32,7 +32,7 @@ SAYS = {
         "exit code 3 stderr oops",
         "timed out: True kept: so far",
         "QUOTA_EXCEEDED",
-        "UNSUPPORTED image",
+        "UNSUPPORTED region",
         "CONFLICT",
     ],
 }
