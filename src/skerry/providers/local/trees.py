@@ -44,7 +44,7 @@ class Storage(ABC):
 
     def ready(self) -> bool:
         """Whether it can be used as it is. Raises ProviderUnavailable, Corrupted."""
-        return self.volumes.is_dir()
+        return self._directories()[-1].is_dir()
 
     def make_ready(self) -> None:
         """Make it usable; the caller holds the lock. Raises as `prepare` does."""
