@@ -17,7 +17,7 @@ import pytest
 REQUIRE_REAL = os.environ.get("SKERRY_REQUIRE_REAL") == "1"
 """Set by `make test`: a run without a real sandbox, or with a local test skipped, fails."""
 
-ALONE = ("cli", "crash", "e2e", "isolation", "providers", "templates")
+ALONE = ("crash", "e2e", "isolation", "providers", "templates")
 """Directories whose tests count what the whole machine has, fill it, or take its time."""
 BESIDE = ("templates/test_builtin.py",)
 """Modules in them that do not: they wait for networks and processes most of the time."""

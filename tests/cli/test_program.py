@@ -95,7 +95,7 @@ def test_help_is_quick(skerry: Skerry) -> None:
         skerry("--help")
         return time.perf_counter() - start
 
-    assert min(seconds() for _ in range(5)) < 0.6  # 0.15 s on an idle machine
+    assert min(seconds() for _ in range(5)) < 1.0  # 0.15 s on an idle machine
 
 
 def test_help_loads_neither_asyncio_nor_rich_nor_the_sdk() -> None:
