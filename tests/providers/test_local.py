@@ -333,3 +333,14 @@ def test_hundred_at_once_all_work(engine: Engine) -> None:
         engine.destroy(sandbox_id)
     assert not failures
     assert len(set(results)) == 100
+
+
+def test_who_died_at_the_layer_of_the_host_leaves_it_to_the_next(home: Path) -> None:
+    engine = Engine(home)
+    engine.prepare()
+    half = home / "templates/.building-host-x"
+    half.mkdir()
+    (half / "etc").mkdir()
+    engine.destroy(engine.create(SandboxSpec()).id)
+    assert not half.exists()
+    engine.destroy(engine.create(SandboxSpec(name="again")).id)

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import NoReturn
 
 from skerry.cli.options import Format
-from skerry.cli.output import print_error
+from skerry.cli.output import print_error, print_json
 
 RUN_FAILED = 125
 """Skerry itself failed while it should have run a command; no command's own exit code is meant."""
@@ -35,6 +35,31 @@ def complete(work: Callable[[], Awaitable[int | None]], *, output: Format, failu
     if signum:
         os._exit(128 + signum)  # a thread that still waits for a reader of our output must not keep us
     return code
+
+
+def remove_each(names: list[str], remove: Callable[[str], Awaitable[str]], *, output: Format) -> NoReturn:
+    """Remove one after the other and print what `remove` returns for each; then exit, with 1 if one could not be."""
+
+    async def work() -> int:
+        from skerry.core.errors import Conflict, SkerryError
+
+        removed, failed = [], 0
+        for name in names:
+            try:
+                removed.append(await remove(name))
+            except SkerryError as error:
+                if not isinstance(error, LookupError | Conflict):
+                    raise
+                print_error(error.message, error.code, error.hint, output=output)
+                failed = 1
+                continue
+            if output is Format.TEXT:
+                print(removed[-1])
+        if output is Format.JSON:
+            print_json({"removed": removed})
+        return failed
+
+    execute(work, output=output)
 
 
 async def _until_signal(work: Callable[[], Awaitable[int | None]]) -> tuple[int, int]:

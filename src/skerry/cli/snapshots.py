@@ -10,7 +10,7 @@ import typer
 from skerry.cli import options
 from skerry.cli.options import Format, parse_env
 from skerry.cli.output import ago, note, print_error, print_json, print_table, size
-from skerry.cli.runtime import execute
+from skerry.cli.runtime import execute, remove_each
 from skerry.cli.sandboxes import resources
 
 if TYPE_CHECKING:
@@ -151,27 +151,14 @@ def rm(
       1  one was not there; the others are gone
     """
 
-    async def work() -> int:
+    async def remove(name: str) -> str:
         from skerry import AsyncSnapshots
-        from skerry.core.errors import SnapshotNotFound
 
-        collection, removed, failed = AsyncSnapshots(), [], 0
-        for name in snapshots:
-            try:
-                found = name if name.startswith("sn-") else (await collection.get(name)).id
-                await collection.delete(found)
-            except SnapshotNotFound as error:
-                print_error(error.message, error.code, error.hint, output=output)
-                failed = 1
-                continue
-            removed.append(found)
-            if output is Format.TEXT:
-                print(found)
-        if output is Format.JSON:
-            print_json({"removed": removed})
-        return failed
+        found = name if name.startswith("sn-") else (await AsyncSnapshots().get(name)).id
+        await AsyncSnapshots().delete(found)
+        return found
 
-    execute(work, output=output)
+    remove_each(snapshots, remove, output=output)
 
 
 @app.command()

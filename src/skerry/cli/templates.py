@@ -9,8 +9,8 @@ import typer
 from skerry.cli import options
 from skerry.cli.building import build_display
 from skerry.cli.options import Format
-from skerry.cli.output import ago, print_error, print_json, print_table, size
-from skerry.cli.runtime import execute
+from skerry.cli.output import ago, print_json, print_table, size
+from skerry.cli.runtime import execute, remove_each
 
 if TYPE_CHECKING:
     from skerry.core.models import TemplateInfo
@@ -168,26 +168,13 @@ def rm(
       1  one was not there, or something needs it; the others are gone
     """
 
-    async def work() -> int:
+    async def remove(name: str) -> str:
         from skerry import AsyncTemplates
-        from skerry.core.errors import Conflict, TemplateNotFound
 
-        removed, failed = [], 0
-        for name in names:
-            try:
-                await AsyncTemplates().remove(name)
-            except (TemplateNotFound, Conflict) as error:
-                print_error(error.message, error.code, error.hint, output=output)
-                failed = 1
-                continue
-            removed.append(name)
-            if output is Format.TEXT:
-                print(name)
-        if output is Format.JSON:
-            print_json({"removed": removed})
-        return failed
+        await AsyncTemplates().remove(name)
+        return name
 
-    execute(work, output=output)
+    remove_each(names, remove, output=output)
 
 
 def _age(info: TemplateInfo) -> str:

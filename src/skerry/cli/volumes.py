@@ -8,8 +8,8 @@ import typer
 
 from skerry.cli import options
 from skerry.cli.options import Format
-from skerry.cli.output import ago, note, print_error, print_json, print_table, size
-from skerry.cli.runtime import execute
+from skerry.cli.output import ago, note, print_json, print_table, size
+from skerry.cli.runtime import execute, remove_each
 
 if TYPE_CHECKING:
     from skerry.core.models import VolumeInfo
@@ -137,26 +137,13 @@ def rm(
       1  one was not there, or a sandbox has it; the others are gone
     """
 
-    async def work() -> int:
+    async def remove(name: str) -> str:
         from skerry import AsyncVolumes
-        from skerry.core.errors import Conflict, VolumeNotFound
 
-        removed, failed = [], 0
-        for name in names:
-            try:
-                await AsyncVolumes().delete(name)
-            except (VolumeNotFound, Conflict) as error:
-                print_error(error.message, error.code, error.hint, output=output)
-                failed = 1
-                continue
-            removed.append(name)
-            if output is Format.TEXT:
-                print(name)
-        if output is Format.JSON:
-            print_json({"removed": removed})
-        return failed
+        await AsyncVolumes().delete(name)
+        return name
 
-    execute(work, output=output)
+    remove_each(names, remove, output=output)
 
 
 def _kind(info: VolumeInfo) -> str:

@@ -9,11 +9,10 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import tempfile
 from functools import cache
 from pathlib import Path
 
-from skerry.providers.local.hostlayer import CA_BUNDLE
+from skerry.providers.local.hostlayer import CA_BUNDLE, build_layer
 from skerry.providers.local.store import Store
 
 LAYOUT = "1"
@@ -40,7 +39,7 @@ def layer(store: Store) -> Path:
     """The directory of the layer, built if it is not there. Raises OSError."""
     path = store.templates / f"fixtures-{_name(_look())}"
     if not path.is_dir():
-        _build(path)
+        build_layer(path, _fill)
     return path
 
 
@@ -55,20 +54,6 @@ def _look() -> tuple[int, int] | None:
 @cache
 def _name(seen: tuple[int, int] | None) -> str:
     return hashlib.sha256(repr((LAYOUT, seen)).encode()).hexdigest()[:16]
-
-
-def _build(path: Path) -> None:
-    """Make the layer beside its place and move it there as a whole: two builders at once do no harm."""
-    fresh = Path(tempfile.mkdtemp(dir=path.parent, prefix=".fixtures-"))
-    try:
-        _fill(fresh)
-        try:
-            fresh.rename(path)
-        except OSError:
-            if not path.is_dir():
-                raise
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
 
 
 def _fill(root: Path) -> None:

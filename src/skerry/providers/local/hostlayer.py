@@ -10,11 +10,13 @@ import hashlib
 import os
 import shutil
 import stat
-import tempfile
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
+from skerry.providers.local.locks import FileLock
 from skerry.providers.local.store import Store
+from skerry.providers.local.trees import remove_tree
 
 LAYOUT = "1"
 """Part of the layer's name; raised when what is built below changes."""
@@ -114,7 +116,7 @@ def layer(store: Store) -> Path:
     """The directory of the read-only layer, built if this machine's files have changed. Raises OSError."""
     path = store.templates / f"host-{_name(tuple(map(_look, _WATCHED)))}"
     if not path.is_dir():
-        _build(path)
+        build_layer(path, _fill)
     return path
 
 
@@ -131,18 +133,21 @@ def _name(seen: tuple[tuple[int, int] | None, ...]) -> str:
     return hashlib.sha256(repr((LAYOUT, mounts(), seen)).encode()).hexdigest()[:16]
 
 
-def _build(path: Path) -> None:
-    """Make the layer beside its place and move it there as a whole: two builders at once do no harm."""
-    fresh = Path(tempfile.mkdtemp(dir=path.parent, prefix=".host-"))
-    try:
-        _fill(fresh)
+def build_layer(path: Path, fill: Callable[[Path], None]) -> None:
+    """Make a layer beside its place and move it there as a whole; who died at one left it to whoever is next."""
+    with FileLock(path.parent / "building"):
+        for left in path.parent.glob(".building-*"):
+            remove_tree(left)
+        if path.is_dir():
+            return
+        fresh = path.with_name(f".building-{path.name}")
         try:
+            fresh.mkdir()
+            fill(fresh)
             fresh.rename(path)
-        except OSError:
-            if not path.is_dir():
-                raise
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
+        except BaseException:
+            remove_tree(fresh)
+            raise
 
 
 def _fill(root: Path) -> None:
