@@ -7,11 +7,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from skerry import Sandbox
 
 SKERRY = str(Path(sys.executable).with_name("skerry"))
 
@@ -50,8 +53,13 @@ class Skerry:
     def start(self, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
         return subprocess.Popen([SKERRY, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
 
-    def ids(self) -> list[str]:
+    def listed(self) -> list[str]:
+        """What `skerry ps` lists; it sweeps in passing."""
         return self("ps", "-q").text.split()
+
+    def ids(self) -> list[str]:
+        """What is there, without the half second that a program takes to say it."""
+        return sorted(path.name for path in (Path(os.environ["SKERRY_HOME"]) / "sandboxes").glob("sb-*"))
 
 
 @pytest.fixture(scope="session")
@@ -67,11 +75,23 @@ def nothing_left(skerry: Skerry) -> Iterator[None]:
     assert skerry.ids() == before
 
 
+@contextmanager
+def sandbox() -> Iterator[str]:
+    made = Sandbox.create()
+    made.close()
+    yield made.id
+    made.destroy()
+
+
 @pytest.fixture
-def box(skerry: Skerry) -> Iterator[str]:
-    """A sandbox made with `skerry create`."""
-    made = skerry("create")
-    assert made.code == 0, made.err
-    sandbox_id = made.text.strip()
-    yield sandbox_id
-    skerry("rm", sandbox_id)
+def box() -> Iterator[str]:
+    """The id of a sandbox that is there for the test alone."""
+    with sandbox() as made:
+        yield made
+
+
+@pytest.fixture
+def other() -> Iterator[str]:
+    """A second one."""
+    with sandbox() as made:
+        yield made

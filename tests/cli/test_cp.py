@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,14 +11,6 @@ from tests.cli.conftest import Skerry
 from tests.cli.terminal import Terminal
 
 CONTENT = bytes(range(256)) * 3_000
-
-
-@pytest.fixture
-def other(skerry: Skerry) -> Iterator[str]:
-    """A second sandbox."""
-    sandbox_id = skerry("create").text.strip()
-    yield sandbox_id
-    skerry("rm", sandbox_id)
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,14 +25,6 @@ def tree(tmp_path: Path) -> Path:
     (root / ".git").mkdir()
     (root / ".git/config").write_text("secret")
     return root
-
-
-@pytest.fixture
-def other(skerry: Skerry) -> Iterator[str]:
-    """A second sandbox."""
-    sandbox_id = skerry("create").text.strip()
-    yield sandbox_id
-    skerry("rm", sandbox_id)
 
 
 ALL = [".git", ".git/config", "dangling", "empty", "link", "run.sh", "src", "src/deep", "src/deep/a.py"]

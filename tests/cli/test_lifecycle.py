@@ -109,6 +109,6 @@ def test_create_takes_limits_of_inactivity(skerry: Skerry) -> None:
     assert skerry("create", "--auto-stop", "0").code == 1
     gone = skerry("create", "--auto-delete", "0.3").text.strip()
     deadline = time.monotonic() + 30
-    while gone in skerry.ids() and time.monotonic() < deadline:
+    while gone in skerry.listed() and time.monotonic() < deadline:
         pass
     assert not (Path(os.environ["SKERRY_HOME"]) / "sandboxes" / gone).exists()

@@ -175,7 +175,7 @@ def test_killing_run_takes_its_sandbox_along(skerry: Skerry) -> None:
     started.kill()
     started.communicate()
     deadline = time.monotonic() + 10
-    while skerry.ids() and time.monotonic() < deadline:
+    while skerry.listed() and time.monotonic() < deadline:
         skerry("gc")
 
 

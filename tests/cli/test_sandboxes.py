@@ -9,7 +9,7 @@ from tests.cli.conftest import Skerry
 
 
 def test_create_prints_an_id_that_the_other_commands_take(skerry: Skerry, box: str) -> None:
-    assert skerry.ids().count(box) == 1
+    assert skerry.listed().count(box) == 1
     assert skerry("exec", box, "--", "sh", "-c", "echo $0; exit 4", "here").code == 4
 
 

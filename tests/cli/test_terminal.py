@@ -243,7 +243,7 @@ def test_a_killed_client_takes_its_new_sandbox_along(sit: Sit, skerry: Skerry) -
     person.process.kill()
     person.process.wait()
     deadline = time.monotonic() + PATIENCE
-    while skerry.ids():
+    while skerry.listed():
         assert time.monotonic() < deadline
         skerry("gc")
 
