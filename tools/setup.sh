@@ -106,7 +106,8 @@ make_venv() {
     say "Python packages, locked by hash"
     # uv is quick; pip has the last word where only pip is configured for this machine's index.
     .venv/bin/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements-uv.txt || say "no uv"
-    .venv/bin/uv pip install -q --system-certs --compile-bytecode --require-hashes -r requirements-dev.txt ||
+    # --python: an environment that is active in the caller's shell is not meant
+    .venv/bin/uv pip install -q --python .venv/bin/python --system-certs --compile-bytecode --require-hashes -r requirements-dev.txt ||
         patiently .venv/bin/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements-dev.txt
     .venv/bin/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
     printf '%s\n' "$want" >.venv/setup-stamp
