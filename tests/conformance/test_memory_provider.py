@@ -8,10 +8,16 @@ import pytest
 
 from examples.memory_provider import MemoryProvider
 from skerry import testing
-from skerry.core.provider import Provider
+from skerry.core.provider import CAPABILITIES, Provider
 
-NOT_OFFERED = {"limits", "network", "pausing", "resizable", "stopping", "volumes"}
-"""Classes some or all of whose cases need more than a plain process: they may be skipped, others may not."""
+NOT_OFFERED = {"limits", "network"}
+"""Classes some of whose cases need more than a plain process: they may be skipped, as those of a capability that this
+provider does not have; others may not."""
+
+
+def _may_skip(suite: type[testing.Conformance]) -> bool:
+    needed = CAPABILITIES.get(suite.needs or "")
+    return suite.title in NOT_OFFERED or (needed is not None and not issubclass(MemoryProvider, needed))
 
 
 class _Memory:
@@ -28,4 +34,4 @@ class _Memory:
 
 for _suite in testing.SUITES:
     _made = type(f"Test{_suite.__name__}", (_Memory, _suite), {})
-    globals()[_made.__name__] = pytest.mark.may_skip(_made) if _suite.title in NOT_OFFERED else _made
+    globals()[_made.__name__] = pytest.mark.may_skip(_made) if _may_skip(_suite) else _made
