@@ -173,17 +173,25 @@ def test_many_sizes_at_once_come_as_the_latest(agent: Agent, connection: Connect
     assert len(terminal.notices) < 500
 
 
+def has_the_terminal(pid: int) -> bool:
+    """Whether a key that makes a signal now goes to this process, and finds it running."""
+    state, _, group, _, _, foreground = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:6]
+    return group == foreground and state != "T"
+
+
 def test_keys_interrupt_suspend_and_resume_under_job_control(connection: Connection) -> None:
     terminal = open_terminal(connection, *BASH, env=PROMPT)
     terminal.until(b"ready> ")
     command = f"sleep 97{os.getpid()}"
     terminal.type(command.encode() + b"\r")
-    wait_until(lambda: pids_with(command.replace(" ", "\0")))
+    marker = command.replace(" ", "\0")
+    wait_until(lambda: any(map(has_the_terminal, pids_with(marker))))
     terminal.type(b"\x1a")
     terminal.until(rb"Stopped +" + command.encode())
     terminal.until(b"ready> ")
     terminal.type(b"fg\r")
     terminal.until(b"(?s)fg\r\n.*" + command.encode() + b"\r\n")
+    wait_until(lambda: any(map(has_the_terminal, pids_with(marker))))  # the shell prints first: a key would be its own
     terminal.type(b"\x03")
     terminal.until(b"ready> ")
     terminal.type(b"echo status=$?\r")
