@@ -10,6 +10,7 @@ PYTEST := $(PYTHON) -m pytest
 PYTEST_ARGS ?=
 FUZZ_SECONDS ?= 60
 CRASH_ROUNDS ?= 500
+KEEPING_ROUNDS ?= 200
 
 .PHONY: help
 help: ## list the targets
@@ -83,12 +84,20 @@ bench: setup ## measure; DOCKER=1 adds Docker in the same run
 	$(PYTHON) bench/run.py $(if $(DOCKER),--docker)
 
 .PHONY: soak
-soak: ## the long counts: CRASH_ROUNDS (500) kills, 1,000 lost connections, trees of 50,000 files, 5 minutes of each fuzzer
+soak: ## the long counts, about 40 minutes: kills, lost connections, trees of 50,000 files, clients of a server, fuzzing
 	@tools/setup.sh test
 	@$(MAKE) native
-	SOAK=1 SKERRY_CRASH_ROUNDS=$(CRASH_ROUNDS) SKERRY_DISCONNECTS=1000 SKERRY_TEST_FILES=50000 FUZZ_SECONDS=300 \
-		$(PYTEST) -m soak --timeout=14400 $(PYTEST_ARGS)
-	@$(MAKE) fuzz FUZZ_SECONDS=300
+	@$(MAKE) -j3 --output-sync=target soak-crashes soak-keeping soak-rest
+
+SOAK = SOAK=1 SKERRY_DISCONNECTS=1000 SKERRY_TEST_FILES=50000 $(PYTEST) -m soak --timeout=14400 -p no:cacheprovider
+.PHONY: soak-crashes soak-keeping soak-rest
+soak-crashes:
+	SKERRY_CRASH_ROUNDS=$(CRASH_ROUNDS) $(SOAK) tests/crash/test_crash.py $(PYTEST_ARGS)
+soak-keeping:
+	SKERRY_CRASH_ROUNDS=$(KEEPING_ROUNDS) $(SOAK) --ignore=tests/crash/test_crash.py tests/crash $(PYTEST_ARGS)
+soak-rest:
+	$(SOAK) --ignore=tests/crash $(PYTEST_ARGS)
+	@$(MAKE) fuzz FUZZ_SECONDS=120
 
 .PHONY: mutants
 mutants: ## break the code on purpose, one way at a time: each named test must fail (MUTANT="name" for one)
