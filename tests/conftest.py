@@ -108,7 +108,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
             _complaints.append("skipped without the mark may_skip: " + ", ".join(_skipped))
         proves = bool(_created) and not _skipped
     # For tools/run_tests.sh: what it may try once more. A test that failed may have left its sandbox.
-    session.config.cache.set("skerry/again", _failed if proves else [])
+    if (cache := getattr(session.config, "cache", None)) is not None:
+        cache.set("skerry/again", _failed if proves else [])
     if _complaints and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
