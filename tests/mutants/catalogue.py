@@ -547,6 +547,13 @@ MUTANTS = [
     ),
     # -- states
     Mutant(
+        "a deleted file with the name of a mark hides its directory",
+        "src/skerry/archive/pack.py",
+        "hides=mark == overlay.OPAQUE",
+        "hides=False",
+        "tests/archive/test_overlay.py::test_a_deleted_name_like_a_mark_hides_that_name_alone[.wh..opq-False]",
+    ),
+    Mutant(
         "an archive is not read back",
         "src/skerry/providers/local/cold.py",
         "                    archive.verify()\n",

@@ -113,7 +113,9 @@ def test_a_clone_of_a_clone_is_the_same_in_another_home(homes: Homes, way: tuple
     here, there = homes(way[0]), homes(way[1])
     first = create(here)
     fill(first)
+    first.exec("mkdir marks && touch marks/.wh..opq marks/.wh.kept marks/kept", check=True)
     second = first.clone()
+    second.exec("rm marks/.wh..opq marks/.wh.kept", check=True)  # names like marks, gone: `kept` is not
     second.exec("rm -r tree/deep; echo second > second; rm /usr/local/none; rm -rf /etc/hosts", sudo=True)
     third = second.clone()
     third.exec("echo third > third; rm second; mkdir tree/deep", sudo=True, check=True)
@@ -127,6 +129,7 @@ def test_a_clone_of_a_clone_is_the_same_in_another_home(homes: Homes, way: tuple
     assert seen == inside(copy)
     assert not any("second" in line or "hosts" in line for line in seen)
     assert any(line.startswith("tree/setuid|f|4711|0|0|") for line in seen)
+    assert [line.partition("|")[0] for line in seen if line.startswith("marks/")] == ["marks/kept"]
     copy.exec("test ! -e /etc/hosts && test ! -e second && test -p tree/fifo && test ! -e tree/socket", check=True)
     for sandbox in (first, second, third, copy):
         sandbox.destroy()

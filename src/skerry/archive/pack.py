@@ -49,7 +49,8 @@ class Packer:
         kind = stat.S_IFMT(info.st_mode)
         if found.whiteout:
             directory, slash, name = path.rpartition(b"/")
-            self._mark(directory + slash + overlay.WHITEOUT + name)
+            mark = overlay.WHITEOUT + name
+            self._mark(directory + slash + mark, hides=mark == overlay.OPAQUE)
             return
         if kind == stat.S_IFSOCK:
             self.ledger.skipped += 1
@@ -115,8 +116,8 @@ class Packer:
         if attributes.opaque:
             self._mark(path + overlay.OPAQUE)
 
-    def _mark(self, path: bytes) -> None:
-        header = tar.encode(Member(path, tar.FILE, 0))
+    def _mark(self, path: bytes, *, hides: bool = False) -> None:
+        header = tar.encode(Member(path, tar.FILE, 0, hides=hides))
         self.ledger.add(path, header, None)
         self.ledger.count(tar.FILE, whiteout=True)
         self._put(header)
