@@ -561,6 +561,20 @@ MUTANTS = [
         "tests/providers/test_cold.py::test_an_archive_that_does_not_read_back_is_not_trusted[directory]",
     ),
     Mutant(
+        "the record of an archive is not on disk when the files go",
+        "src/skerry/providers/local/engine.py",
+        "durable=durable or record.state is State.ARCHIVED",
+        "durable=False",
+        "tests/providers/test_cold.py::test_nothing_is_removed_before_what_takes_its_place_is_on_disk[directory]",
+    ),
+    Mutant(
+        "files that came back are not on disk when their archive goes",
+        "src/skerry/providers/local/cold.py",
+        "        flush(upper)\n",
+        "        assert upper\n",
+        "tests/providers/test_cold.py::test_nothing_is_removed_before_what_takes_its_place_is_on_disk[directory]",
+    ),
+    Mutant(
         "who dies before an archive is complete loses the files",
         "src/skerry/providers/local/cold.py",
         "        if record.state is State.ARCHIVED:\n            self._engine.storage.remove(",

@@ -16,7 +16,7 @@ import pytest
 from skerry import Key, Sandbox
 from skerry.core import errors
 from skerry.core.models import SandboxSpec, State
-from skerry.providers.local import LocalProvider
+from skerry.providers.local import LocalProvider, cold
 from skerry.providers.local.engine import Engine
 from skerry.providers.local.restoring import restoring_trees
 from tests import inventory
@@ -345,6 +345,67 @@ def test_who_died_at_it_leaves_it_whole(engine: Engine, moment: str) -> None:
     there = {"lock", "record.json", "events.jsonl"}
     assert files(engine, sandbox.id) == (there if expected is State.STOPPED else there | {"archive"})
     assert trees(engine) == ([f"uppers/{sandbox.id}"] if expected is State.STOPPED else [])
+    assert sandbox.files.hash("data") == before
+
+
+class Disk:
+    """What of a sandbox's folder would be there after a power cut: what was flushed, and has not changed since."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, engine: Engine, sandbox: Sandbox) -> None:
+        self.folder = engine.store.directory(sandbox.id)
+        self._flushed: dict[int, tuple[int, int]] = {}
+        self._upper = engine.upper(sandbox.id)
+        self.upper = False
+        fsync, flush = os.fsync, cold.flush
+
+        def noted_fsync(fd: int) -> None:
+            fsync(fd)
+            info = os.fstat(fd)
+            self._flushed[info.st_ino] = (info.st_mtime_ns, info.st_size)
+
+        def noted_flush(path: Path) -> None:
+            flush(path)
+            self.upper = self._upper.exists()
+
+        monkeypatch.setattr(os, "fsync", noted_fsync)
+        monkeypatch.setattr(cold, "flush", noted_flush)
+
+    def has(self, *names: str) -> bool:
+        """Both what is in these files and that they have these names."""
+        infos = [(self.folder / name).stat() for name in (".", *names)]
+        return all(self._flushed.get(info.st_ino) == (info.st_mtime_ns, info.st_size) for info in infos)
+
+
+def test_nothing_is_removed_before_what_takes_its_place_is_on_disk(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox = create(engine)
+    sandbox.exec("head -c 100000 /dev/urandom > data", check=True)
+    before = sandbox.files.hash("data")
+    upper, file = engine.upper(sandbox.id), archive_file(engine, sandbox)
+    disk, seen = Disk(monkeypatch, engine, sandbox), list[tuple[str, State, bool]]()
+    storage = type(engine.storage)
+    remove, unlink = storage.remove, Path.unlink
+
+    def noted_remove(self: object, path: Path) -> None:
+        record = engine.store.read(sandbox.id)
+        if path == upper and path.exists():
+            seen.append(("tree", record.state, disk.has("record.json", "archive")))
+        remove(self, path)  # type: ignore[arg-type]
+
+    def noted_unlink(self: Path, missing_ok: bool = False) -> None:
+        if self == file and self.exists():
+            seen.append(("archive", engine.store.read(sandbox.id).state, disk.upper and disk.has("record.json")))
+        unlink(self, missing_ok)
+
+    monkeypatch.setattr(storage, "remove", noted_remove)
+    monkeypatch.setattr(Path, "unlink", noted_unlink)
+    sandbox.archive()
+    assert disk.has("record.json", "archive")
+    engine.cold.unarchive(sandbox.id, None)
+    assert disk.has("record.json")
+    assert seen == [("tree", State.ARCHIVED, True), ("archive", State.STOPPED, True)]
+    monkeypatch.undo()
     assert sandbox.files.hash("data") == before
 
 

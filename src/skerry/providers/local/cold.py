@@ -5,6 +5,9 @@ archived,  pending archive      `archive` is complete and verified; the tree is 
 archived                        `archive` is all there is
 restoring, pending unarchive    `archive` is there, whole; trees beside it are worth nothing
 stopped,   pending unarchive    the tree is complete and on disk; `archive` is on its way out
+
+Each of these records is flushed to disk, and so is whatever it says is complete, before the next step: a file system may
+keep a removal and lose a record that was written before it, above all where the two are on different ones.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from skerry.archive import Archive, Key, open_archive, write_archive
 from skerry.core.errors import Corrupted, SkerryError, Unauthenticated
 from skerry.core.models import SandboxInfo, State
 from skerry.providers.local.limits import LEAST_DISK, upper_limit
-from skerry.providers.local.record import Record
+from skerry.providers.local.record import Record, flush_directory
 from skerry.providers.local.restoring import restoring_trees
 from skerry.providers.local.statefile import COLD
 from skerry.providers.local.trees import flush, typed_errors
@@ -79,33 +82,34 @@ class Cold:
     def _archive(self, record: Record, key: Key | None) -> Record:
         engine, file = self._engine, self._file(record)
         engine.lifecycle.require_files(record)
-        record = engine.begin(record, "archive")
-        try:
-            self._write(record, file, key)
-        except BaseException:
-            self._discard(file)
-            engine.finish(record, State.STOPPED)
-            raise
-        sealed = dataclasses.replace(record, sealed=key is not None, reason=None)
-        record = engine.begin(sealed, "archive", state=State.ARCHIVED)
-        engine.storage.remove(engine.upper(record.id))
-        return engine.finish(record, State.ARCHIVED, "archived")
+        with typed_errors(engine.store.home):
+            record = engine.begin(record, "archive", durable=True)
+            try:
+                self._write(record, file, key)
+            except BaseException:
+                self._discard(file)
+                engine.finish(record, State.STOPPED)
+                raise
+            sealed = dataclasses.replace(record, sealed=key is not None, reason=None)
+            record = engine.begin(sealed, "archive", state=State.ARCHIVED, durable=True)
+            engine.storage.remove(engine.upper(record.id))
+            return engine.finish(record, State.ARCHIVED, "archived")
 
     def _write(self, record: Record, file: Path, key: Key | None) -> None:
         """The file is complete under its name, on disk, and was read back. Raises DiskFull, Unsupported, Corrupted."""
         fresh = file.with_suffix(".new")
         about = {"skerry": version("skerry"), "source": record.id}
-        with typed_errors(self._engine.store.home):
-            fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-            with open(fd, "r+b") as target:
-                write_archive(target, about, [self._engine.upper(record.id) / "u"], kind=COLD, key=key)
-                target.flush()
-                os.fsync(target.fileno())
-                target.seek(0)
-                with open_archive(target, key=key) as archive:
-                    archive.verify()
-            fresh.rename(file)
-            _flush_directory(file.parent)
+        fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with open(fd, "r+b") as target:
+            write_archive(target, about, [self._engine.upper(record.id) / "u"], kind=COLD, key=key)
+            target.flush()
+            os.fsync(target.fileno())
+            target.seek(0)
+            with open_archive(target, key=key) as archive:
+                archive.verify()
+        fresh.rename(file)
+        flush_directory(file.parent)
+        flush_directory(file.parent.parent)  # the sandbox itself may be new
 
     def _discard(self, file: Path) -> None:
         file.with_suffix(".new").unlink(missing_ok=True)
@@ -113,6 +117,7 @@ class Cold:
 
     def _recover_archive(self, record: Record) -> Record:
         if record.state is State.ARCHIVED:
+            self._engine.save(record)  # who died may have died before it was on disk
             self._engine.storage.remove(self._engine.upper(record.id))
             self._engine.log(record, "archived")
         else:
@@ -124,17 +129,19 @@ class Cold:
     def bring_back(self, record: Record, key: bytes | None) -> Record:
         """An archived one is stopped and has its files. Raises as `unarchive` does."""
         engine, file = self._engine, self._file(record)
-        with self._opened(record, file, key) as archive:
-            record = engine.begin(record, "unarchive", state=State.RESTORING)
-            try:
-                self._unpack(record, archive)
-            except BaseException:
-                self._remove_trees(record)
-                engine.finish(record, State.ARCHIVED)
-                raise
-        record = engine.begin(dataclasses.replace(record, sealed=False), "unarchive", state=State.STOPPED)
-        file.unlink()
-        return engine.finish(record, State.STOPPED)
+        with typed_errors(engine.store.home):
+            with self._opened(record, file, key) as archive:
+                record = engine.begin(record, "unarchive", state=State.RESTORING, durable=True)
+                try:
+                    self._unpack(record, archive)
+                except BaseException:
+                    self._remove_trees(record)
+                    engine.finish(record, State.ARCHIVED)
+                    raise
+            opened = dataclasses.replace(record, sealed=False)
+            record = engine.begin(opened, "unarchive", state=State.STOPPED, durable=True)
+            file.unlink()
+            return engine.finish(record, State.STOPPED, durable=True)
 
     @contextlib.contextmanager
     def _opened(self, record: Record, file: Path, key: bytes | None) -> Iterator[Archive]:
@@ -173,18 +180,18 @@ class Cold:
         engine, upper = self._engine, self._engine.upper(record.id)
         fresh, _ = restoring_trees(upper)
         self._remove_trees(record)
-        with typed_errors(engine.store.home):
-            engine.storage.create(fresh, None)  # what once was under the limit must not fail at it now
-            for name in ("u", "w"):
-                (fresh / name).mkdir(mode=0o755)
-            fresh.chmod(0o755)
-            archive.unpack([fresh / "u"])
-            flush(fresh)
-            if (limit := upper_limit(record)) is not None:
-                # overlayfs notes in each directory where it comes from, and cannot look into a full one before
-                held = engine.storage.used(fresh) or 0
-                engine.storage.set_limit(fresh, max(limit, held + LEAST_DISK))
-            fresh.rename(upper)
+        engine.storage.create(fresh, None)  # what once was under the limit must not fail at it now
+        for name in ("u", "w"):
+            (fresh / name).mkdir(mode=0o755)
+        fresh.chmod(0o755)
+        archive.unpack([fresh / "u"])
+        if (limit := upper_limit(record)) is not None:
+            flush(fresh)  # accounts lag behind
+            # overlayfs notes in each directory where it comes from, and cannot look into a full one before
+            held = engine.storage.used(fresh) or 0
+            engine.storage.set_limit(fresh, max(limit, held + LEAST_DISK))
+        fresh.rename(upper)
+        flush(upper)
 
     def _remove_trees(self, record: Record) -> None:
         upper = self._engine.upper(record.id)
@@ -195,6 +202,7 @@ class Cold:
         if record.state is State.RESTORING:
             self._remove_trees(record)
             return self._engine.advance(record, State.ARCHIVED)
+        self._engine.save(record, durable=True)  # who died may have died before it was on disk
         self._file(record).unlink(missing_ok=True)
         return record
 
@@ -203,11 +211,3 @@ def default_key() -> Key | None:
     """Of SKERRY_ARCHIVE_KEY. Raises InvalidArgument."""
     where = os.environ.get(KEY_VARIABLE)
     return Key.of(where) if where else None
-
-
-def _flush_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -247,26 +247,32 @@ class Engine:
         """The record in a state that may follow its own."""
         return dataclasses.replace(record, state=transitions.follow(record.state, state))
 
-    def finish(self, record: Record, state: State, *events: str) -> Record:
+    def finish(self, record: Record, state: State, *events: str, durable: bool = False) -> Record:
         """What `begin` noted is complete."""
         done = dataclasses.replace(self.advance(record, state), pending=None, pending_data={})
-        return self.save(done, *((event, time.time()) for event in events))
+        return self.save(done, *((event, time.time()) for event in events), durable=durable)
 
     def log(self, record: Record, event: str, at: float | None = None) -> None:
         """Note an event of a change that is not complete yet."""
         records.log_events(self.store.directory(record.id), (event, time.time() if at is None else at))
 
-    def begin(self, record: Record, pending: str, *, state: State | None = None, **data: str) -> Record:
+    def begin(
+        self, record: Record, pending: str, *, state: State | None = None, durable: bool = False, **data: str
+    ) -> Record:
         """Note what is about to be done, so that it can be finished or undone should we die at it."""
         changed = self.advance(record, state or record.state)
-        return self.save(dataclasses.replace(changed, pending=pending, pending_data=data))
+        return self.save(dataclasses.replace(changed, pending=pending, pending_data=data), durable=durable)
 
-    def save(self, record: Record, *events: tuple[str, float]) -> Record:
-        """Write the record, and the events that led to it."""
+    def save(self, record: Record, *events: tuple[str, float], durable: bool = False) -> Record:
+        """Write the record, and the events that led to it.
+
+        It need not be on disk when this returns, which would make every start slower, unless it is to be `durable` or
+        says that something is archived: then what it leads to may be all there is of a sandbox's files.
+        """
         directory = self.store.directory(record.id)
         if events:
             records.log_events(directory, *events)
-        records.write(directory, record)
+        records.write(directory, record, durable=durable or record.state is State.ARCHIVED)
         return record
 
     def halt(self, record: Record) -> Record:
