@@ -134,7 +134,8 @@ class Packer:
         fd, info = found.fd, found.info
         kept = overlay.read_attributes(fd, found.path).kept
         size = info.st_size
-        extents = sparse.find_extents(fd, size) if info.st_blocks * 512 < size else [(0, size)]
+        # Counting blocks would not do: a file may have holes and blocks reserved after its end.
+        extents = sparse.find_extents(fd, size) if size else [(0, 0)]
         content = hashlib.sha256()
         if extents == [(0, size)]:
             stored = size
