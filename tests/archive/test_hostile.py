@@ -277,8 +277,9 @@ def test_a_window_larger_than_skerry_writes_is_refused() -> None:
         (b'{"format": 1, "kind": "x", "layers": 1, "data": {}, "created_at": "once"}', Corrupted),
         (b"[" * 100_000, Corrupted),
         (b" " * (1 << 20) + b"{}", Corrupted),
+        (b'{"format": 1, "kind": "x", "layers": 1, "data": {"a": NaN}, "created_at": "2026-01-01"}', Corrupted),
     ],
-    ids=range(10),
+    ids=range(11),
 )
 def test_a_manifest_that_is_none_is_refused(manifest: bytes, error: type[Exception]) -> None:
     data = compress(

@@ -21,7 +21,7 @@ from skerry.providers.local.engine import Engine
 from skerry.providers.local.restoring import restoring_trees
 from tests import inventory
 from tests.conftest import unmount_below
-from tests.providers.homes import box, create, fill, inside, own, trees, use
+from tests.providers.homes import blocks, box, create, fill, inside, own, trees, use
 
 KEY = Key(b"k" * 32)
 
@@ -74,6 +74,7 @@ def test_an_archived_sandbox_is_one_file_and_comes_back_as_it_was(engine: Engine
     assert own(engine, sandbox.id) == before
     assert sandbox.start().state is State.RUNNING
     assert inside(sandbox) == seen
+    assert blocks(sandbox) < 100
     assert sandbox.exec("echo $A$B$TOKEN").stdout == "12s3cret\n"
     assert "archive" not in files(engine, sandbox.id)
     kinds = [event.type for event in engine.events(sandbox.id, 0)]

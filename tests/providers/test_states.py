@@ -23,7 +23,7 @@ from skerry.providers.local import LocalProvider, statefile
 from skerry.providers.local.engine import Engine
 from tests import inventory
 from tests.conftest import unmount_below
-from tests.providers.homes import box, create, fill, inside, outside, own, trees, use
+from tests.providers.homes import blocks, box, create, fill, inside, outside, own, trees, use
 
 KEY = b"k" * 32
 Homes = Callable[[str], Engine]
@@ -127,6 +127,7 @@ def test_a_clone_of_a_clone_is_the_same_in_another_home(homes: Homes, way: tuple
     assert outside(there, copy.id) == before
     seen = inside(third)
     assert seen == inside(copy)
+    assert blocks(copy) <= blocks(third) < 100
     assert not any("second" in line or "hosts" in line for line in seen)
     assert any(line.startswith("tree/setuid|f|4711|0|0|") for line in seen)
     assert [line.partition("|")[0] for line in seen if line.startswith("marks/")] == ["marks/kept"]
@@ -304,6 +305,16 @@ def test_garbage_is_told_from_a_file(other: Engine, data: bytes) -> None:
         ({"resources": {"memory": 10**15}}, errors.QuotaExceeded),
         ({"ports": [70000]}, errors.Corrupted),
         ({"created_at": "now"}, errors.Corrupted),
+        ({"created_at": 10**400}, errors.Corrupted),
+        ({"resources": {"cpu": 10**400}}, errors.Corrupted),
+        ({"resources": {"memory": 10**400}}, errors.Corrupted),
+        ({"template": "x@../../../../etc/passwd"}, errors.TemplateNotFound),
+        ({"template": "\ud800"}, errors.Corrupted),
+        ({"user": "\ud800"}, errors.Corrupted),
+        ({"workdir": "/\ud800"}, errors.Corrupted),
+        ({"env": {"A": "\ud800"}}, errors.Corrupted),
+        ({"env": {"\ud800": "A"}}, errors.Corrupted),
+        ({"metadata": {"A": "\ud800"}}, errors.Corrupted),
     ],
 )
 def test_a_manifest_is_checked_before_anything_is_made(
@@ -349,13 +360,29 @@ def test_a_bomb_ends_at_the_disk_limit(
         assert trees(engine) == []
 
 
-def test_what_create_refuses_after_the_file_is_read_leaves_nothing(engine: Engine, other: Engine) -> None:
-    data, _ = export(engine, create(engine).id)
+def test_what_create_would_refuse_is_refused_before_the_file_is_read(
+    engine: Engine, other: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = create(engine)
+    source.exec("head -c 3000000 /dev/urandom > data", check=True)
+    data, _ = export(engine, source.id)
     taken = create(other, name="taken")
-    with pytest.raises(errors.Conflict):
-        import_(other, data, name="taken")
-    with pytest.raises(errors.VolumeNotFound):
-        import_(other, data, volumes=(VolumeMount(name="none", path="/data"),))
+    for options, error in (
+        ({"name": "taken"}, errors.Conflict),
+        ({"volumes": (VolumeMount(name="none", path="/data"),)}, errors.VolumeNotFound),
+        ({"template": "none"}, errors.TemplateNotFound),
+        ({"idempotency_key": "key"}, errors.Unsupported),
+        ({"resources": Resources(memory=10**18)}, errors.QuotaExceeded),
+    ):
+        file = io.BytesIO(data)
+        with pytest.raises(error):
+            import_(other, file, **options)
+        assert file.tell() < 1_000_000
+    with monkeypatch.context() as patch:
+        # Somebody else takes the name while the file is read.
+        patch.setattr(type(other.store), "require_free", lambda self, name: None)
+        with pytest.raises(errors.Conflict):
+            import_(other, data, name="taken")
     taken.destroy()
     assert trees(other) == []
 

@@ -6,8 +6,8 @@ archived                        `archive` is all there is
 restoring, pending unarchive    `archive` is there, whole; trees beside it are worth nothing
 stopped,   pending unarchive    the tree is complete and on disk; `archive` is on its way out
 
-Each of these records is flushed to disk, and so is whatever it says is complete, before the next step: a file system may
-keep a removal and lose a record that was written before it, above all where the two are on different ones.
+Each of these records is flushed to disk, and so is whatever it says is complete, before the next step: a file system
+may keep a removal and lose a record that was written before it, above all where the two are on different ones.
 """
 
 from __future__ import annotations
