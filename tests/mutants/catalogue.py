@@ -309,7 +309,7 @@ MUTANTS = [
     Mutant(
         "a taken name is given again",
         "src/skerry/providers/local/store.py",
-        '                raise Conflict(f"the name {link.name!r} is taken", hint="choose another, or destroy its sandbox")\n',
+        "                raise _taken(link.name)\n",
         "                continue\n",
         "tests/providers/test_local.py::test_a_taken_name_is_a_conflict_and_destroy_frees_it",
     ),
@@ -556,15 +556,15 @@ MUTANTS = [
     Mutant(
         "an archive is not read back",
         "src/skerry/providers/local/cold.py",
-        "                    archive.verify()\n",
-        "                    assert archive\n",
+        "                archive.verify()\n",
+        "                assert archive\n",
         "tests/providers/test_cold.py::test_an_archive_that_does_not_read_back_is_not_trusted[directory]",
     ),
     Mutant(
         "the record of an archive is not on disk when the files go",
         "src/skerry/providers/local/engine.py",
-        "durable=durable or record.state is State.ARCHIVED",
-        "durable=False",
+        "        records.write(directory, record, durable=durable)\n",
+        "        records.write(directory, record)\n",
         "tests/providers/test_cold.py::test_nothing_is_removed_before_what_takes_its_place_is_on_disk[directory]",
     ),
     Mutant(
@@ -577,8 +577,8 @@ MUTANTS = [
     Mutant(
         "who dies before an archive is complete loses the files",
         "src/skerry/providers/local/cold.py",
-        "        if record.state is State.ARCHIVED:\n            self._engine.storage.remove(",
-        "        if record.pending:\n            self._engine.storage.remove(",
+        "        if record.state is State.ARCHIVED:\n            self._engine.save(record)",
+        "        if record.pending:\n            self._engine.save(record)",
         "tests/providers/test_cold.py::test_who_died_at_it_leaves_it_whole[directory-stopped]",
     ),
     Mutant(

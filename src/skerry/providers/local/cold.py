@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from skerry.providers.local.engine import Engine
 
 KEY_VARIABLE = "SKERRY_ARCHIVE_KEY"
+COLD_CHANGES = ("archive", "unarchive")
+"""What a record has as pending meanwhile."""
 GRACE = 10.0
 """How long the processes of a sandbox that runs may take to end."""
 
@@ -83,7 +85,7 @@ class Cold:
         engine, file = self._engine, self._file(record)
         engine.lifecycle.require_files(record)
         with typed_errors(engine.store.home):
-            record = engine.begin(record, "archive", durable=True)
+            record = engine.begin(record, "archive")
             try:
                 self._write(record, file, key)
             except BaseException:
@@ -91,7 +93,7 @@ class Cold:
                 engine.finish(record, State.STOPPED)
                 raise
             sealed = dataclasses.replace(record, sealed=key is not None, reason=None)
-            record = engine.begin(sealed, "archive", state=State.ARCHIVED, durable=True)
+            record = engine.begin(sealed, "archive", state=State.ARCHIVED)
             engine.storage.remove(engine.upper(record.id))
             return engine.finish(record, State.ARCHIVED, "archived")
 
@@ -131,7 +133,7 @@ class Cold:
         engine, file = self._engine, self._file(record)
         with typed_errors(engine.store.home):
             with self._opened(record, file, key) as archive:
-                record = engine.begin(record, "unarchive", state=State.RESTORING, durable=True)
+                record = engine.begin(record, "unarchive", state=State.RESTORING)
                 try:
                     self._unpack(record, archive)
                 except BaseException:
@@ -139,7 +141,7 @@ class Cold:
                     engine.finish(record, State.ARCHIVED)
                     raise
             opened = dataclasses.replace(record, sealed=False)
-            record = engine.begin(opened, "unarchive", state=State.STOPPED, durable=True)
+            record = engine.begin(opened, "unarchive", state=State.STOPPED)
             file.unlink()
             return engine.finish(record, State.STOPPED, durable=True)
 
@@ -202,7 +204,7 @@ class Cold:
         if record.state is State.RESTORING:
             self._remove_trees(record)
             return self._engine.advance(record, State.ARCHIVED)
-        self._engine.save(record, durable=True)  # who died may have died before it was on disk
+        self._engine.save(record)  # who died may have died before it was on disk
         self._file(record).unlink(missing_ok=True)
         return record
 

@@ -40,7 +40,7 @@ from skerry.providers.local import ending, launch, network
 from skerry.providers.local import record as records
 from skerry.providers.local.bases import Base, find_base
 from skerry.providers.local.cgroup import Cgroups
-from skerry.providers.local.cold import Cold
+from skerry.providers.local.cold import COLD_CHANGES, Cold
 from skerry.providers.local.host import ProcessId, boot_id, boottime, require_root, runtime
 from skerry.providers.local.lifecycle import Lifecycle
 from skerry.providers.local.limits import LEAST_DISK, check_limits, merge, upper_limit
@@ -256,23 +256,22 @@ class Engine:
         """Note an event of a change that is not complete yet."""
         records.log_events(self.store.directory(record.id), (event, time.time() if at is None else at))
 
-    def begin(
-        self, record: Record, pending: str, *, state: State | None = None, durable: bool = False, **data: str
-    ) -> Record:
+    def begin(self, record: Record, pending: str, *, state: State | None = None, **data: str) -> Record:
         """Note what is about to be done, so that it can be finished or undone should we die at it."""
         changed = self.advance(record, state or record.state)
-        return self.save(dataclasses.replace(changed, pending=pending, pending_data=data), durable=durable)
+        return self.save(dataclasses.replace(changed, pending=pending, pending_data=data))
 
     def save(self, record: Record, *events: tuple[str, float], durable: bool = False) -> Record:
         """Write the record, and the events that led to it.
 
         It need not be on disk when this returns, which would make every start slower, unless it is to be `durable` or
-        says that something is archived: then what it leads to may be all there is of a sandbox's files.
+        has to do with an archive, which may be all there is of a sandbox's files.
         """
         directory = self.store.directory(record.id)
         if events:
             records.log_events(directory, *events)
-        records.write(directory, record, durable=durable or record.state is State.ARCHIVED)
+        durable = durable or record.state is State.ARCHIVED or record.pending in COLD_CHANGES
+        records.write(directory, record, durable=durable)
         return record
 
     def halt(self, record: Record) -> Record:
