@@ -556,7 +556,7 @@ MUTANTS = [
     Mutant(
         "an archive is not read back",
         "src/skerry/providers/local/cold.py",
-        "                archive.verify()\n",
+        "                archive.verify(on_progress=on_progress)\n",
         "                assert archive\n",
         "tests/providers/test_cold.py::test_an_archive_that_does_not_read_back_is_not_trusted[directory]",
     ),

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import os
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from skerry import Key, Sandbox
+from skerry.archive import Archive
 from skerry.core import errors
 from skerry.core.models import SandboxSpec, State
 from skerry.providers.local import LocalProvider, cold
@@ -346,6 +348,51 @@ def test_who_died_at_it_leaves_it_whole(engine: Engine, moment: str) -> None:
     there = {"lock", "record.json", "events.jsonl"}
     assert files(engine, sandbox.id) == (there if expected is State.STOPPED else there | {"archive"})
     assert trees(engine) == ([f"uppers/{sandbox.id}"] if expected is State.STOPPED else [])
+    assert sandbox.files.hash("data") == before
+
+
+@pytest.mark.parametrize("what", ["archive", "unarchive"])
+def test_cancelled_in_the_middle_it_is_as_it_was(engine: Engine, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    sandbox = create(engine)
+    sandbox.exec("head -c 8000000 /dev/urandom > data", check=True)
+    before = sandbox.files.hash("data")
+    if what == "unarchive":
+        sandbox.archive()
+    there = files(engine, sandbox.id) & {"lock", "record.json", "events.jsonl", "archive"}
+    write, unpack = cold.write_archive, Archive.unpack
+    done = list[int]()
+
+    async def cancel() -> None:
+        loop, at_work, go_on = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+
+        def slow(work: Callable[..., object]) -> Callable[..., object]:
+            def with_progress(*args: object, on_progress: Callable[[int], None], **options: object) -> object:
+                def tell(so_far: int) -> None:
+                    loop.call_soon_threadsafe(at_work.set)
+                    assert go_on.wait(30)
+                    done.append(so_far)
+                    on_progress(so_far)
+
+                return work(*args, on_progress=tell, **options)
+
+            return with_progress
+
+        monkeypatch.setattr(cold, "write_archive", slow(write))
+        monkeypatch.setattr(Archive, "unpack", slow(unpack))
+        task = asyncio.create_task(getattr(LocalProvider(engine), what)(sandbox.id))
+        await asyncio.wait_for(at_work.wait(), 60)
+        task.cancel()
+        await asyncio.sleep(0)
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancel())
+    monkeypatch.undo()
+    assert len(done) == 1
+    assert sandbox.info().state is (State.STOPPED if what == "archive" else State.ARCHIVED)
+    assert files(engine, sandbox.id) == there
+    assert trees(engine) == ([f"uppers/{sandbox.id}"] if what == "archive" else [])
     assert sandbox.files.hash("data") == before
 
 

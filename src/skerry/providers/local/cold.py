@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from skerry.providers.local.engine import Engine
 
 KEY_VARIABLE = "SKERRY_ARCHIVE_KEY"
+Progress = Callable[[int], None]
 COLD_CHANGES = ("archive", "unarchive")
 """What a record has as pending meanwhile."""
 GRACE = 10.0
@@ -46,8 +47,11 @@ class Cold:
         self._engine = engine
         engine.recovery |= {"archive": self._recover_archive, "unarchive": self._recover_unarchive}
 
-    def archive(self, sandbox_id: str, key: bytes | None) -> SandboxInfo:
+    def archive(self, sandbox_id: str, key: bytes | None, on_progress: Progress | None = None) -> SandboxInfo:
         """Stop it and replace its tree by a file. Should that fail it is stopped and has its files.
+
+        `on_progress` gets the bytes of content so far, when they are written and when they are read back; what it
+        raises ends the work, and so with `unarchive`.
 
         Raises SandboxNotFound, Conflict, DiskFull, Unsupported for files that no archive can hold, InvalidArgument
         for a default key that cannot be read.
@@ -57,9 +61,9 @@ class Cold:
         with engine.changing(sandbox_id, "archive") as (record, _):
             if record.state is State.ARCHIVED:
                 return record.info()
-            return self._archive(engine.lifecycle.stopped(record, GRACE), secret).info()
+            return self._archive(engine.lifecycle.stopped(record, GRACE), secret, on_progress).info()
 
-    def unarchive(self, sandbox_id: str, key: bytes | None) -> SandboxInfo:
+    def unarchive(self, sandbox_id: str, key: bytes | None, on_progress: Progress | None = None) -> SandboxInfo:
         """Give an archived one its files back; it is stopped then. One that is not archived: no error.
 
         Raises SandboxNotFound, Unauthenticated, InvalidArgument, Corrupted, DiskFull: it stays archived.
@@ -67,7 +71,7 @@ class Cold:
         with self._engine.changing(sandbox_id, "unarchive", *State) as (record, _):
             if record.state is not State.ARCHIVED:
                 return record.info()
-            return self.bring_back(record, key).info()
+            return self.bring_back(record, key, on_progress).info()
 
     def _file(self, record: Record) -> Path:
         return self._engine.store.directory(record.id) / "archive"
@@ -81,13 +85,13 @@ class Cold:
         except (SkerryError, OSError) as error:
             return self._engine.save(dataclasses.replace(record, reason=f"it could not be archived: {error}"[:600]))
 
-    def _archive(self, record: Record, key: Key | None) -> Record:
+    def _archive(self, record: Record, key: Key | None, on_progress: Progress | None = None) -> Record:
         engine, file = self._engine, self._file(record)
         engine.lifecycle.require_files(record)
         with typed_errors(engine.store.home):
             record = engine.begin(record, "archive")
             try:
-                self._write(record, file, key)
+                self._write(record, file, key, on_progress)
             except BaseException:
                 self._discard(file)
                 engine.finish(record, State.STOPPED)
@@ -97,18 +101,19 @@ class Cold:
             engine.storage.remove(engine.upper(record.id))
             return engine.finish(record, State.ARCHIVED, "archived")
 
-    def _write(self, record: Record, file: Path, key: Key | None) -> None:
+    def _write(self, record: Record, file: Path, key: Key | None, on_progress: Progress | None = None) -> None:
         """The file is complete under its name, on disk, and was read back. Raises DiskFull, Unsupported, Corrupted."""
         fresh = file.with_suffix(".new")
         about = {"skerry": version("skerry"), "source": record.id}
         fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with open(fd, "r+b") as target:
-            write_archive(target, about, [self._engine.upper(record.id) / "u"], kind=COLD, key=key)
+            layers = [self._engine.upper(record.id) / "u"]
+            write_archive(target, about, layers, kind=COLD, key=key, on_progress=on_progress)
             target.flush()
             os.fsync(target.fileno())
             target.seek(0)
             with open_archive(target, key=key) as archive:
-                archive.verify()
+                archive.verify(on_progress=on_progress)
         fresh.rename(file)
         flush_directory(file.parent)
         flush_directory(file.parent.parent)  # the sandbox itself may be new
@@ -128,14 +133,14 @@ class Cold:
 
     # -- and back; the caller holds the lock
 
-    def bring_back(self, record: Record, key: bytes | None) -> Record:
+    def bring_back(self, record: Record, key: bytes | None, on_progress: Progress | None = None) -> Record:
         """An archived one is stopped and has its files. Raises as `unarchive` does."""
         engine, file = self._engine, self._file(record)
         with typed_errors(engine.store.home):
             with self._opened(record, file, key) as archive:
                 record = engine.begin(record, "unarchive", state=State.RESTORING)
                 try:
-                    self._unpack(record, archive)
+                    self._unpack(record, archive, on_progress)
                 except BaseException:
                     self._remove_trees(record)
                     engine.finish(record, State.ARCHIVED)
@@ -177,7 +182,7 @@ class Cold:
                     raise Corrupted(f"{file} is not the archive of sandbox {record.id}")
                 yield archive
 
-    def _unpack(self, record: Record, archive: Archive) -> None:
+    def _unpack(self, record: Record, archive: Archive, on_progress: Progress | None) -> None:
         """The tree, beside its place, then in it. Raises Corrupted, DiskFull."""
         engine, upper = self._engine, self._engine.upper(record.id)
         fresh, _ = restoring_trees(upper)
@@ -186,7 +191,7 @@ class Cold:
         for name in ("u", "w"):
             (fresh / name).mkdir(mode=0o755)
         fresh.chmod(0o755)
-        archive.unpack([fresh / "u"])
+        archive.unpack([fresh / "u"], on_progress=on_progress)
         if (limit := upper_limit(record)) is not None:
             flush(fresh)  # accounts lag behind
             # overlayfs notes in each directory where it comes from, and cannot look into a full one before

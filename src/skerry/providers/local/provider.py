@@ -186,10 +186,14 @@ class LocalProvider(
         return (await self._run(self.engine.restoring.restore, sandbox_id, snapshot_id)).info()
 
     async def archive(self, sandbox_id: str, *, key: bytes | None = None) -> SandboxInfo:
-        return await self._run(self.engine.cold.archive, sandbox_id, key)
+        stop = _Stop()
+        return await _to_the_end(self._working, lambda: self.engine.cold.archive(sandbox_id, key, stop.tell), stop.set)
 
     async def unarchive(self, sandbox_id: str, *, key: bytes | None = None) -> SandboxInfo:
-        return await self._run(self.engine.cold.unarchive, sandbox_id, key)
+        stop = _Stop()
+        return await _to_the_end(
+            self._working, lambda: self.engine.cold.unarchive(sandbox_id, key, stop.tell), stop.set
+        )
 
     async def export_state(
         self, source_id: str, target: BinaryIO, *, key: bytes | None, on_progress: Callable[[int], None] | None
@@ -270,7 +274,7 @@ class _Stopped(Exception):
 class _Stop:
     """Ends work in a thread that tells its progress, also while it waits for a stream that can be interrupted."""
 
-    def __init__(self, on_progress: Callable[[int], None] | None, stream: BinaryIO) -> None:
+    def __init__(self, on_progress: Callable[[int], None] | None = None, stream: BinaryIO | None = None) -> None:
         self._on_progress = on_progress
         self._asked = threading.Event()
         self._stream: object = stream
