@@ -575,10 +575,17 @@ MUTANTS = [
         "tests/providers/test_cold.py::test_nothing_is_removed_before_what_takes_its_place_is_on_disk[directory]",
     ),
     Mutant(
+        "a tree that is half removed becomes the sandbox's again",
+        "src/skerry/providers/local/cold.py",
+        "            record = self._engine.store.read(record.id)\n            if record.pending is not None:",
+        "            if record.pending is not None:",
+        "tests/providers/test_cold.py::test_a_tree_that_can_only_be_removed_in_part_is_never_taken_for_the_whole[directory-sweep]",
+    ),
+    Mutant(
         "who dies before an archive is complete loses the files",
         "src/skerry/providers/local/cold.py",
-        "        if record.state is State.ARCHIVED:\n            self._engine.save(record)",
-        "        if record.pending:\n            self._engine.save(record)",
+        "            if record.state is State.ARCHIVED:\n                self._engine.save(record)",
+        "            if record.pending:\n                self._engine.save(record)",
         "tests/providers/test_cold.py::test_who_died_at_it_leaves_it_whole[directory-stopped]",
     ),
     Mutant(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import errno
 import os
 import subprocess
 import sys
@@ -311,6 +312,66 @@ def test_what_was_inactive_for_long_is_archived_by_the_sweep(engine: Engine, mon
     engine.sweep()
     assert (sandbox.info().state, sandbox.info().reason) == (State.ARCHIVED, None)
     assert sandbox.files.read("file") == b"x"
+
+
+@pytest.mark.parametrize("by", ["sweep", "hand"])
+def test_a_tree_that_can_only_be_removed_in_part_is_never_taken_for_the_whole(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    sandbox = create(engine, auto_archive=500.0)
+    sandbox.exec("head -c 100000 /dev/urandom > data", check=True)
+    before = sandbox.files.hash("data")
+    sandbox.stop()
+    due(engine, sandbox)
+    upper, storage = engine.upper(sandbox.id), type(engine.storage)
+    remove = storage.remove
+
+    def half(self: object, path: Path) -> None:
+        if path == upper:
+            (upper / "u/workspace/data").unlink(missing_ok=True)
+            raise OSError(errno.EBUSY, "busy")
+        remove(self, path)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(storage, "remove", half)
+    if by == "sweep":
+        engine.sweep()
+    else:
+        with pytest.raises(OSError, match="busy"):
+            sandbox.archive()
+    monkeypatch.undo()
+    engine.sweep()
+    assert sandbox.info().state is State.ARCHIVED
+    assert trees(engine) == []
+    assert sandbox.files.hash("data") == before
+
+
+def test_what_cannot_be_archived_is_not_tried_by_every_sweep(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading all its files in vain again would hold up every command."""
+    sandbox = create(engine, auto_archive=500.0)
+    sandbox.exec("mkdir -p $(yes d | head -n 300 | tr '\\n' /)", check=True)
+    sandbox.stop()
+    due(engine, sandbox)
+    tried, write = list[float](), cold.write_archive
+
+    def counted(*args: object, **options: object) -> object:
+        tried.append(time.time())
+        return write(*args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(cold, "write_archive", counted)
+    for _ in range(3):
+        engine.sweep()
+    info = sandbox.info()
+    assert (len(tried), info.state) == (1, State.STOPPED)
+    assert info.reason is not None and "deeper than 256" in info.reason
+    record = engine.store.read(sandbox.id)
+    assert record.archive_failed_at is not None
+    engine.save(dataclasses.replace(record, archive_failed_at=record.archive_failed_at - 3700))
+    engine.sweep()
+    assert len(tried) == 2
+    with pytest.raises(errors.Unsupported):  # whoever asks for it is told at once
+        sandbox.archive()
+    sandbox.exec("rm -r d", check=True)
+    assert sandbox.archive().state is State.ARCHIVED
 
 
 @pytest.mark.parametrize("moment", ["stopped", "complete", "archived", "restoring", "unpacked", "restored"])

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import time
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -80,10 +81,17 @@ class Cold:
 
     def archive_due(self, record: Record) -> Record:
         """For the sweep: what goes wrong is noted, since nobody waits for it."""
+        failed_at = None
         try:
-            return self._archive(record, default_key())
+            key = default_key()
+            failed_at = time.time()  # from here on it means to read all its files
+            return self._archive(record, key)
         except (SkerryError, OSError) as error:
-            return self._engine.save(dataclasses.replace(record, reason=f"it could not be archived: {error}"[:600]))
+            record = self._engine.store.read(record.id)
+            if record.pending is not None:  # half done: the archive may already be all there is
+                return record
+            reason = f"it could not be archived: {error}"[:600]
+            return self._engine.save(dataclasses.replace(record, reason=reason, archive_failed_at=failed_at))
 
     def _archive(self, record: Record, key: Key | None, on_progress: Progress | None = None) -> Record:
         engine, file = self._engine, self._file(record)
@@ -96,7 +104,7 @@ class Cold:
                 self._discard(file)
                 engine.finish(record, State.STOPPED)
                 raise
-            sealed = dataclasses.replace(record, sealed=key is not None, reason=None)
+            sealed = dataclasses.replace(record, sealed=key is not None, reason=None, archive_failed_at=None)
             record = engine.begin(sealed, "archive", state=State.ARCHIVED)
             engine.storage.remove(engine.upper(record.id))
             return engine.finish(record, State.ARCHIVED, "archived")
@@ -123,13 +131,14 @@ class Cold:
         file.unlink(missing_ok=True)
 
     def _recover_archive(self, record: Record) -> Record:
-        if record.state is State.ARCHIVED:
-            self._engine.save(record)  # who died may have died before it was on disk
-            self._engine.storage.remove(self._engine.upper(record.id))
-            self._engine.log(record, "archived")
-        else:
-            self._discard(self._file(record))
-        return record
+        with typed_errors(self._engine.store.home):
+            if record.state is State.ARCHIVED:
+                self._engine.save(record)  # who died may have died before it was on disk
+                self._engine.storage.remove(self._engine.upper(record.id))
+                self._engine.log(record, "archived")
+            else:
+                self._discard(self._file(record))
+            return record
 
     # -- and back; the caller holds the lock
 
@@ -206,12 +215,13 @@ class Cold:
             self._engine.storage.remove(tree)
 
     def _recover_unarchive(self, record: Record) -> Record:
-        if record.state is State.RESTORING:
-            self._remove_trees(record)
-            return self._engine.advance(record, State.ARCHIVED)
-        self._engine.save(record)  # who died may have died before it was on disk
-        self._file(record).unlink(missing_ok=True)
-        return record
+        with typed_errors(self._engine.store.home):
+            if record.state is State.RESTORING:
+                self._remove_trees(record)
+                return self._engine.advance(record, State.ARCHIVED)
+            self._engine.save(record)  # who died may have died before it was on disk
+            self._file(record).unlink(missing_ok=True)
+            return record
 
 
 def default_key() -> Key | None:

@@ -44,6 +44,8 @@ class Record:
     """The tree its own layer began as a copy of, relative to SKERRY_HOME; None: it began empty."""
     sealed: bool = False
     """Whether its archive is encrypted, while it is archived."""
+    archive_failed_at: float | None = None
+    """When a sweep last tried to archive it in vain."""
     snapshot: str | None = None
     """The snapshot its own layer was last equal to."""
     pending: str | None = None

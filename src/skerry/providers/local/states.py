@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from skerry.archive import Archive, Limits, open_archive, write_archive
 from skerry.core.config import limits
-from skerry.core.errors import DiskFull, FileError, QuotaExceeded, TemplateNotFound, Unsupported
+from skerry.core.errors import Corrupted, DiskFull, FileError, QuotaExceeded, TemplateNotFound, Unsupported
 from skerry.core.models import ExportInfo, Resources, SandboxSpec
 from skerry.providers.local import statefile
 from skerry.providers.local.bases import Base, find_base
@@ -107,7 +107,7 @@ class States:
         """The variables that are not the template's, which everybody may know."""
         try:
             usual = find_base(self._engine.store, about.template).env
-        except TemplateNotFound:
+        except (TemplateNotFound, Corrupted):
             usual = {}
         return tuple(name for name, value in about.env.items() if usual.get(name) != value)
 
