@@ -605,8 +605,8 @@ MUTANTS = [
     Mutant(
         "an export writes over its target at once",
         "src/skerry/sdk/portable.py",
-        "        if os.path.exists(path) and not stat.S_ISREG(os.stat(path).st_mode):\n",
-        "        if os.path.exists(path):\n",
+        '        if os.path.exists(path) and _is_special(path):\n            with closing(Pipe(path, "w")) as special:\n',
+        '        if os.path.exists(path):\n            with closing(open(path, "wb")) as special:\n',
         "tests/sdk/test_states.py::test_a_path_that_cannot_be_is_told_and_a_failure_keeps_what_was_there",
     ),
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import secrets
@@ -151,6 +152,8 @@ def _replacing(path: str) -> Iterator[BinaryIO]:
     What is there and no regular file, such as a pipe, is written to as it is. Raises FileError.
     """
     with disk_errors(f"writing {path}"):
+        if os.path.isdir(path):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         if os.path.exists(path) and _is_special(path):
             with closing(Pipe(path, "w")) as special:
                 yield cast(BinaryIO, special)
