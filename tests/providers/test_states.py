@@ -16,7 +16,7 @@ from typing import BinaryIO
 import pytest
 
 from skerry import Key, Sandbox
-from skerry.archive import JSON, Manifest, open_archive, write_archive
+from skerry.archive import JSON, Manifest, crypt, open_archive, write_archive
 from skerry.core import errors
 from skerry.core.models import ExportInfo, Resources, SandboxSpec, State, VolumeMount
 from skerry.providers.local import LocalProvider, statefile
@@ -275,6 +275,32 @@ def test_a_damaged_file_makes_nothing(engine: Engine, other: Engine) -> None:
         assert import_(other, data, key).files.hash("many") == source.files.hash("many")
         for info in other.list():
             other.destroy(info.id)
+
+
+def test_chunks_of_an_encrypted_file_that_are_cut_swapped_or_exchanged_make_nothing(
+    engine: Engine, other: Engine
+) -> None:
+    source = create(engine)
+    source.exec("head -c 2500000 /dev/urandom > data", check=True)
+    data, _ = export(engine, source.id, KEY)
+    step = crypt.CHUNK + crypt.TAG
+    head = data[: crypt.HEADER_SIZE]
+    first, second, last = (data[at : at + step] for at in range(crypt.HEADER_SIZE, len(data), step))
+    another = export(engine, source.id, KEY)[0][: crypt.HEADER_SIZE]
+    for broken, error in (
+        (head, errors.Corrupted),
+        (head + first, errors.Corrupted),
+        (head + first + second, errors.Corrupted),
+        (head + second + first + last, errors.Corrupted),
+        (head + first + second + last[:-1], errors.Corrupted),
+        (head + first + second + last + last, errors.Corrupted),
+        (another + first + second + last, errors.Corrupted),
+        (head[:-1] + bytes([head[-1] ^ 1]) + first + second + last, errors.Unauthenticated),
+        (head[:9] + b"\x02" + head[10:] + first + second + last, errors.Unsupported),
+    ):
+        with pytest.raises(error):
+            import_(other, broken, KEY)
+        assert (trees(other), other.list()) == ([], [])
 
 
 @pytest.mark.parametrize("data", [b"", b"garbage" * 1000, bytes(5000), b"\x28\xb5\x2f\xfd" + b"x" * 5000])
