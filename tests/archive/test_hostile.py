@@ -85,6 +85,11 @@ HOSTILE: dict[str, list[Part]] = {
     "whiteout of nothing": [(ROOT, b""), file(b".wh.", b"")],
     "whiteout with content": [(ROOT, b""), file(b".wh.f", b"x")],
     "whiteout that is a directory": [(ROOT, b""), at(b".wh.d/", tar.DIRECTORY)],
+    "a name that means itself without need": [(ROOT, b""), at(b"f", tar.FILE, literal=True)],
+    "a mark that hides what its name says": [(ROOT, b""), at(b".wh.f", tar.FILE, hides=True)],
+    "a file that hides": [(ROOT, b""), at(b".wh..wh..opq", tar.FILE, hides=True, literal=True)],
+    "a directory that hides": [(ROOT, b""), at(b".wh..wh..opq/", tar.DIRECTORY, hides=True)],
+    "doubled whiteout": [(ROOT, b""), *2 * [at(b".wh..wh..opq", tar.FILE, hides=True)]],
     "no root": [file(b"f")],
     "a layer too many": [(ROOT, b""), (Member(b"layers/1/", tar.DIRECTORY), b"")],
     "another layer": [(Member(b"layers/1/", tar.DIRECTORY), b"")],
@@ -272,8 +277,9 @@ def test_a_window_larger_than_skerry_writes_is_refused() -> None:
         (b'{"format": 1, "kind": "x", "layers": 1, "data": {}, "created_at": "once"}', Corrupted),
         (b"[" * 100_000, Corrupted),
         (b" " * (1 << 20) + b"{}", Corrupted),
+        (b'{"format": 1, "kind": "x", "layers": 1, "data": {"a": NaN}, "created_at": "2026-01-01"}', Corrupted),
     ],
-    ids=range(10),
+    ids=range(11),
 )
 def test_a_manifest_that_is_none_is_refused(manifest: bytes, error: type[Exception]) -> None:
     data = compress(

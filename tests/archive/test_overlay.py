@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from skerry.archive import tree_hash
+from skerry.archive import open_archive, tree_hash
 from skerry.core.errors import Unsupported
 from tests.archive.trees import everything, fresh, pack, unpack, whiteout
 
@@ -45,6 +45,26 @@ def test_a_users_file_with_the_name_of_a_mark_stays_a_file(tmp_path: Path) -> No
     assert tree_hash(out) == tree_hash(tree)
     assert (out / ".wh.x").read_bytes() == b"mine" and (out / "x").is_char_device()
     assert (out / ".wh.y").is_char_device() and os.getxattr(out, "trusted.overlay.opaque") == b"y"
+
+
+@pytest.mark.parametrize("opaque", [False, True])
+@pytest.mark.parametrize("name", [".wh..opq", ".wh.", ".wh..wh..opq", ".wh..wh.", ".wh..wh..wh..opq", ".wh.x", ".opq"])
+def test_a_deleted_name_like_a_mark_hides_that_name_alone(tmp_path: Path, name: str, opaque: bool) -> None:
+    """Of `.wh..opq` the mark is the very name by which OCI hides a whole directory."""
+    tree, out = fresh(tmp_path / "in"), fresh(tmp_path / "out")
+    for directory in (fresh(tree / "dir"), tree):
+        whiteout(directory / name)
+        (directory / "kept").write_bytes(b"kept")
+        if opaque:
+            os.setxattr(directory, "trusted.overlay.opaque", b"y")
+    data = pack(tree)
+    unpack(data, out)
+    for directory in (out, out / "dir"):
+        assert (directory / name).is_char_device()
+        assert ("trusted.overlay.opaque" in os.listxattr(directory)) is opaque
+    assert tree_hash(out) == tree_hash(tree)
+    with open_archive(io.BytesIO(data)) as archive:
+        assert archive.verify().whiteouts == (4 if opaque else 2)
 
 
 @pytest.mark.parametrize("name", ["redirect", "metacopy", "whiteout", "overlay.opaque", "something.new"])

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from skerry.archive import Key, open_archive, tree_hash, write_archive
+from skerry.archive.sparse import find_extents
 from skerry.core.errors import Conflict, InvalidArgument, Unsupported
 from tests.archive.trees import add_socket, everything, fresh, is_empty, pack, unpack
 
@@ -31,6 +32,48 @@ def test_one_of_each_comes_back_as_it_was(tmp_path: Path, key: Key | None) -> No
     assert os.stat(tmp_path / "out/bin/su").st_mode & 0o7777 == 0o4755
     assert (home / "sparse").stat().st_blocks * 512 < 1 << 20
     assert (home / "hole").stat().st_blocks == 0
+
+
+def test_the_tree_hash_sees_each_fact_by_itself(tmp_path: Path) -> None:
+    """Without times, since those of directories would give most changes away; and of the times each one."""
+    tree = everything(tmp_path / "tree")
+    home, su, notes = tree / "home", tree / "bin/su", tree / "home/notes"
+    own = (tree / "a second name").read_bytes()
+    seen = [tree_hash(tree, times=False)]
+    for change in (
+        lambda: su.chmod(0o755),
+        lambda: os.chown(su, 1, 0),
+        lambda: os.chown(su, 1, 1),
+        lambda: os.lchown(home / "up", 7, 0),
+        lambda: os.setxattr(su, "user.x", b"1"),
+        lambda: os.setxattr(su, "user.x", b"2"),
+        lambda: os.removexattr(home, "user.on a directory"),
+        lambda: os.removexattr(tree / "bin/ping", "security.capability"),
+        lambda: os.removexattr(tree / "new", "trusted.overlay.opaque"),
+        lambda: os.truncate(home / "hole", 123457),
+        lambda: (os.unlink(home / "odd"), os.symlink("x", home / "odd")),
+        lambda: (
+            os.unlink(tree / "a second name"),
+            (tree / "a second name").write_bytes(own),
+            shutil.copystat(notes, tree / "a second name"),
+            os.chown(tree / "a second name", 1000, 1001),
+        ),
+        lambda: (os.unlink(home / "zz third"), os.link(tree / "a second name", home / "zz third")),
+        lambda: os.rename(
+            home / os.fsdecode(b"not \xff utf-8 \xc3\n\\"), home / os.fsdecode(b"not \xfe utf-8 \xc3\n\\")
+        ),
+        lambda: os.unlink(tree / "gone"),
+        lambda: (tree / "gone").touch(0o000),
+        lambda: (os.unlink(home / "fifo"), (home / "fifo").touch(), (home / "fifo").chmod(0o620)),
+        lambda: (tree / "empty").rmdir(),
+    ):
+        change()
+        seen.append(tree_hash(tree, times=False))
+    for path in (su, home, home / "up", home / "odd again", tree):
+        seen.append(tree_hash(tree))
+        os.utime(path, ns=(0, os.lstat(path).st_mtime_ns + 1), follow_symlinks=False)
+    seen.append(tree_hash(tree))
+    assert len(set(seen)) == len(seen)
 
 
 def test_the_tree_hash_notices_every_change(tmp_path: Path) -> None:
@@ -116,6 +159,42 @@ def test_any_tree_comes_back(tmp_path: Path, tree: dict[bytes, object], mode: in
     finally:
         shutil.rmtree(source)
         shutil.rmtree(out, ignore_errors=True)
+
+
+def pieces(path: Path) -> list[tuple[int, int]]:
+    with path.open("rb") as file:
+        return find_extents(file.fileno(), path.stat().st_size)
+
+
+MIB = 1 << 20
+HOLES = {
+    "leading": ([(MIB, 4096)], MIB + 4096),
+    "middle": ([(0, 4096), (MIB, 4096)], MIB + 4096),
+    "trailing": ([(0, 4096)], MIB),
+    "trailing within a block": ([(0, 4096)], MIB + 1),
+    "everywhere": ([], MIB),
+    "of one byte": ([], 1),
+    "several": ([(65536 * n, 4096) for n in range(1, 40, 2)], 4 * MIB),
+}
+
+
+@pytest.mark.parametrize("reserved", [False, True], ids=["", "with blocks after its end"])
+@pytest.mark.parametrize(("data", "size"), HOLES.values(), ids=list(HOLES))
+def test_holes_are_where_they_were(tmp_path: Path, data: list[tuple[int, int]], size: int, reserved: bool) -> None:
+    """As many blocks as bytes, as a file with reserved ones has, do not mean that there are no holes."""
+    tree, out = fresh(tmp_path / "in"), fresh(tmp_path / "out")
+    with (tree / "disk").open("wb") as file:
+        for at, length in data:
+            file.seek(at)
+            file.write(os.urandom(length))
+        file.truncate(size)
+    if reserved:
+        subprocess.run(["fallocate", "-n", "-o", str(8 * MIB), "-l", str(8 * MIB), tree / "disk"], check=True)
+        assert (tree / "disk").stat().st_blocks * 512 > size == (tree / "disk").stat().st_size
+    assert pieces(tree / "disk") == data
+    unpack(pack(tree), out)
+    assert pieces(out / "disk") == data
+    assert tree_hash(out) == tree_hash(tree)
 
 
 def test_holes_of_a_file_of_5_gb_stay_holes(tmp_path: Path) -> None:

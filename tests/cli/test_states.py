@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import signal
 import subprocess
+import sys
+import termios
+import time
 from pathlib import Path
 
 import pytest
@@ -90,6 +95,30 @@ def test_a_reader_that_goes_away_ends_it_quietly(skerry: Skerry, box: str) -> No
         assert export.stderr is not None
         assert (export.stderr.read(), export.wait(60)) == ("", 141)
     assert skerry("exec", box, "--", "echo", "on").text == "on\n"
+
+
+@pytest.mark.parametrize("what", ["export", "import"])
+def test_a_signal_ends_it_while_the_other_end_of_its_pipe_does_nothing(skerry: Skerry, box: str, what: str) -> None:
+    skerry("exec", box, "--", "sh", "-c", "head -c 3000000 /dev/urandom > file")
+    read, write = os.pipe()
+    ends = {"stdout": write} if what == "export" else {"stdin": read}
+    arguments = ("export", box, "-") if what == "export" else ("import", "-")
+    if what == "import":
+        os.write(write, b"\x28\xb5\x2f\xfd")
+    with subprocess.Popen([SKERRY, *arguments], stderr=subprocess.PIPE, **ends) as working:
+        while (waiting(read) > 0) is (what == "import"):  # until it has begun
+            time.sleep(0.01)
+        working.send_signal(signal.SIGINT)
+        assert working.wait(30) == 130
+    os.close(read)
+    os.close(write)
+    assert skerry("exec", box, "--", "echo", "on").text == "on\n"
+    assert not list((Path(os.environ["SKERRY_HOME"]) / "snapshots").glob("*.json"))
+
+
+def waiting(pipe: int) -> int:
+    """How many bytes nobody has read."""
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def test_archive_and_start_with_a_key(skerry: Skerry, box: str, key: str) -> None:

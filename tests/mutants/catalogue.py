@@ -309,7 +309,7 @@ MUTANTS = [
     Mutant(
         "a taken name is given again",
         "src/skerry/providers/local/store.py",
-        '                raise Conflict(f"the name {link.name!r} is taken", hint="choose another, or destroy its sandbox")\n',
+        "                raise _taken(link.name)\n",
         "                continue\n",
         "tests/providers/test_local.py::test_a_taken_name_is_a_conflict_and_destroy_frees_it",
     ),
@@ -547,17 +547,45 @@ MUTANTS = [
     ),
     # -- states
     Mutant(
+        "a deleted file with the name of a mark hides its directory",
+        "src/skerry/archive/pack.py",
+        "hides=mark == overlay.OPAQUE",
+        "hides=False",
+        "tests/archive/test_overlay.py::test_a_deleted_name_like_a_mark_hides_that_name_alone[.wh..opq-False]",
+    ),
+    Mutant(
         "an archive is not read back",
         "src/skerry/providers/local/cold.py",
-        "                    archive.verify()\n",
-        "                    assert archive\n",
+        "                archive.verify(on_progress=on_progress)\n",
+        "                assert archive\n",
         "tests/providers/test_cold.py::test_an_archive_that_does_not_read_back_is_not_trusted[directory]",
+    ),
+    Mutant(
+        "the record of an archive is not on disk when the files go",
+        "src/skerry/providers/local/engine.py",
+        "        records.write(directory, record, durable=durable)\n",
+        "        records.write(directory, record)\n",
+        "tests/providers/test_cold.py::test_nothing_is_removed_before_what_takes_its_place_is_on_disk[directory]",
+    ),
+    Mutant(
+        "files that came back are not on disk when their archive goes",
+        "src/skerry/providers/local/cold.py",
+        "        flush(upper)\n",
+        "        assert upper\n",
+        "tests/providers/test_cold.py::test_nothing_is_removed_before_what_takes_its_place_is_on_disk[directory]",
+    ),
+    Mutant(
+        "a tree that is half removed becomes the sandbox's again",
+        "src/skerry/providers/local/cold.py",
+        "            record = self._engine.store.read(record.id)\n            if record.pending is not None:",
+        "            if record.pending is not None:",
+        "tests/providers/test_cold.py::test_a_tree_that_can_only_be_removed_in_part_is_never_taken_for_the_whole[directory-sweep]",
     ),
     Mutant(
         "who dies before an archive is complete loses the files",
         "src/skerry/providers/local/cold.py",
-        "        if record.state is State.ARCHIVED:\n            self._engine.storage.remove(",
-        "        if record.pending:\n            self._engine.storage.remove(",
+        "            if record.state is State.ARCHIVED:\n                self._engine.save(record)",
+        "            if record.pending:\n                self._engine.save(record)",
         "tests/providers/test_cold.py::test_who_died_at_it_leaves_it_whole[directory-stopped]",
     ),
     Mutant(
@@ -577,8 +605,8 @@ MUTANTS = [
     Mutant(
         "an export writes over its target at once",
         "src/skerry/sdk/portable.py",
-        "        if os.path.exists(path) and not stat.S_ISREG(os.stat(path).st_mode):\n",
-        "        if os.path.exists(path):\n",
+        '        if os.path.exists(path) and _is_special(path):\n            with closing(Pipe(path, "w")) as special:\n',
+        '        if os.path.exists(path):\n            with closing(open(path, "wb")) as special:\n',
         "tests/sdk/test_states.py::test_a_path_that_cannot_be_is_told_and_a_failure_keeps_what_was_there",
     ),
 ]

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import errno
 import os
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from skerry import Key, Sandbox
+from skerry.archive import Archive
 from skerry.core import errors
 from skerry.core.models import SandboxSpec, State
-from skerry.providers.local import LocalProvider
+from skerry.providers.local import LocalProvider, cold
 from skerry.providers.local.engine import Engine
 from skerry.providers.local.restoring import restoring_trees
 from tests import inventory
 from tests.conftest import unmount_below
-from tests.providers.homes import box, create, fill, inside, own, trees, use
+from tests.providers.homes import blocks, box, create, fill, inside, own, trees, use
 
 KEY = Key(b"k" * 32)
 
@@ -74,6 +77,7 @@ def test_an_archived_sandbox_is_one_file_and_comes_back_as_it_was(engine: Engine
     assert own(engine, sandbox.id) == before
     assert sandbox.start().state is State.RUNNING
     assert inside(sandbox) == seen
+    assert blocks(sandbox) < 100
     assert sandbox.exec("echo $A$B$TOKEN").stdout == "12s3cret\n"
     assert "archive" not in files(engine, sandbox.id)
     kinds = [event.type for event in engine.events(sandbox.id, 0)]
@@ -310,6 +314,66 @@ def test_what_was_inactive_for_long_is_archived_by_the_sweep(engine: Engine, mon
     assert sandbox.files.read("file") == b"x"
 
 
+@pytest.mark.parametrize("by", ["sweep", "hand"])
+def test_a_tree_that_can_only_be_removed_in_part_is_never_taken_for_the_whole(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    sandbox = create(engine, auto_archive=500.0)
+    sandbox.exec("head -c 100000 /dev/urandom > data", check=True)
+    before = sandbox.files.hash("data")
+    sandbox.stop()
+    due(engine, sandbox)
+    upper, storage = engine.upper(sandbox.id), type(engine.storage)
+    remove = storage.remove
+
+    def half(self: object, path: Path) -> None:
+        if path == upper:
+            (upper / "u/workspace/data").unlink(missing_ok=True)
+            raise OSError(errno.EBUSY, "busy")
+        remove(self, path)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(storage, "remove", half)
+    if by == "sweep":
+        engine.sweep()
+    else:
+        with pytest.raises(OSError, match="busy"):
+            sandbox.archive()
+    monkeypatch.undo()
+    engine.sweep()
+    assert sandbox.info().state is State.ARCHIVED
+    assert trees(engine) == []
+    assert sandbox.files.hash("data") == before
+
+
+def test_what_cannot_be_archived_is_not_tried_by_every_sweep(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading all its files in vain again would hold up every command."""
+    sandbox = create(engine, auto_archive=500.0)
+    sandbox.exec("mkdir -p $(yes d | head -n 300 | tr '\\n' /)", check=True)
+    sandbox.stop()
+    due(engine, sandbox)
+    tried, write = list[float](), cold.write_archive
+
+    def counted(*args: object, **options: object) -> object:
+        tried.append(time.time())
+        return write(*args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(cold, "write_archive", counted)
+    for _ in range(3):
+        engine.sweep()
+    info = sandbox.info()
+    assert (len(tried), info.state) == (1, State.STOPPED)
+    assert info.reason is not None and "deeper than 256" in info.reason
+    record = engine.store.read(sandbox.id)
+    assert record.archive_failed_at is not None
+    engine.save(dataclasses.replace(record, archive_failed_at=record.archive_failed_at - 3700))
+    engine.sweep()
+    assert len(tried) == 2
+    with pytest.raises(errors.Unsupported):  # whoever asks for it is told at once
+        sandbox.archive()
+    sandbox.exec("rm -r d", check=True)
+    assert sandbox.archive().state is State.ARCHIVED
+
+
 @pytest.mark.parametrize("moment", ["stopped", "complete", "archived", "restoring", "unpacked", "restored"])
 def test_who_died_at_it_leaves_it_whole(engine: Engine, moment: str) -> None:
     """Each state that a crash can leave, made by hand."""
@@ -345,6 +409,112 @@ def test_who_died_at_it_leaves_it_whole(engine: Engine, moment: str) -> None:
     there = {"lock", "record.json", "events.jsonl"}
     assert files(engine, sandbox.id) == (there if expected is State.STOPPED else there | {"archive"})
     assert trees(engine) == ([f"uppers/{sandbox.id}"] if expected is State.STOPPED else [])
+    assert sandbox.files.hash("data") == before
+
+
+@pytest.mark.parametrize("what", ["archive", "unarchive"])
+def test_cancelled_in_the_middle_it_is_as_it_was(engine: Engine, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    sandbox = create(engine)
+    sandbox.exec("head -c 8000000 /dev/urandom > data", check=True)
+    before = sandbox.files.hash("data")
+    if what == "unarchive":
+        sandbox.archive()
+    there = files(engine, sandbox.id) & {"lock", "record.json", "events.jsonl", "archive"}
+    write, unpack = cold.write_archive, Archive.unpack
+    done = list[int]()
+
+    async def cancel() -> None:
+        loop, at_work, go_on = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+
+        def slow(work: Callable[..., object]) -> Callable[..., object]:
+            def with_progress(*args: object, on_progress: Callable[[int], None], **options: object) -> object:
+                def tell(so_far: int) -> None:
+                    loop.call_soon_threadsafe(at_work.set)
+                    assert go_on.wait(30)
+                    done.append(so_far)
+                    on_progress(so_far)
+
+                return work(*args, on_progress=tell, **options)
+
+            return with_progress
+
+        monkeypatch.setattr(cold, "write_archive", slow(write))
+        monkeypatch.setattr(Archive, "unpack", slow(unpack))
+        task = asyncio.create_task(getattr(LocalProvider(engine), what)(sandbox.id))
+        await asyncio.wait_for(at_work.wait(), 60)
+        task.cancel()
+        await asyncio.sleep(0)
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancel())
+    monkeypatch.undo()
+    assert len(done) == 1
+    assert sandbox.info().state is (State.STOPPED if what == "archive" else State.ARCHIVED)
+    assert files(engine, sandbox.id) == there
+    assert trees(engine) == ([f"uppers/{sandbox.id}"] if what == "archive" else [])
+    assert sandbox.files.hash("data") == before
+
+
+class Disk:
+    """What of a sandbox's folder would be there after a power cut: what was flushed, and has not changed since."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, engine: Engine, sandbox: Sandbox) -> None:
+        self.folder = engine.store.directory(sandbox.id)
+        self._flushed: dict[int, tuple[int, int]] = {}
+        self._upper = engine.upper(sandbox.id)
+        self.upper = False
+        fsync, flush = os.fsync, cold.flush
+
+        def noted_fsync(fd: int) -> None:
+            fsync(fd)
+            info = os.fstat(fd)
+            self._flushed[info.st_ino] = (info.st_mtime_ns, info.st_size)
+
+        def noted_flush(path: Path) -> None:
+            flush(path)
+            self.upper = self._upper.exists()
+
+        monkeypatch.setattr(os, "fsync", noted_fsync)
+        monkeypatch.setattr(cold, "flush", noted_flush)
+
+    def has(self, *names: str) -> bool:
+        """Both what is in these files and that they have these names."""
+        infos = [(self.folder / name).stat() for name in (".", *names)]
+        return all(self._flushed.get(info.st_ino) == (info.st_mtime_ns, info.st_size) for info in infos)
+
+
+def test_nothing_is_removed_before_what_takes_its_place_is_on_disk(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox = create(engine)
+    sandbox.exec("head -c 100000 /dev/urandom > data", check=True)
+    before = sandbox.files.hash("data")
+    upper, file = engine.upper(sandbox.id), archive_file(engine, sandbox)
+    disk, seen = Disk(monkeypatch, engine, sandbox), list[tuple[str, State, bool]]()
+    storage = type(engine.storage)
+    remove, unlink = storage.remove, Path.unlink
+
+    def noted_remove(self: object, path: Path) -> None:
+        record = engine.store.read(sandbox.id)
+        if path == upper and path.exists():
+            seen.append(("tree", record.state, disk.has("record.json", "archive")))
+        remove(self, path)  # type: ignore[arg-type]
+
+    def noted_unlink(self: Path, missing_ok: bool = False) -> None:
+        if self == file and self.exists():
+            seen.append(("archive", engine.store.read(sandbox.id).state, disk.upper and disk.has("record.json")))
+        unlink(self, missing_ok)
+
+    monkeypatch.setattr(storage, "remove", noted_remove)
+    monkeypatch.setattr(Path, "unlink", noted_unlink)
+    sandbox.archive()
+    assert disk.has("record.json", "archive")
+    engine.cold.unarchive(sandbox.id, None)
+    assert disk.has("record.json")
+    assert seen == [("tree", State.ARCHIVED, True), ("archive", State.STOPPED, True)]
+    monkeypatch.undo()
     assert sandbox.files.hash("data") == before
 
 

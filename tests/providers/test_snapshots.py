@@ -219,6 +219,42 @@ def test_secrets_are_in_no_snapshot_and_in_no_copy_unless_asked_for(make: Callab
 # -- one above the other
 
 
+@pytest.mark.parametrize("outcome", ["failed", "made"])
+def test_copies_that_cannot_all_be_removed_or_leave_their_snapshot(
+    make: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch, outcome: str
+) -> None:
+    """One that somebody else has destroyed keeps no other; and what was made is not lost with its snapshot."""
+    engine = make("directory")
+    record, sandbox = create(engine)
+    destroy, asked = LocalProvider.destroy, list[str]()
+
+    async def gone(self: LocalProvider, sandbox_id: str, **options: object) -> None:
+        asked.append(sandbox_id)
+        await destroy(self, sandbox_id, **options)  # type: ignore[arg-type]
+        raise errors.SandboxNotFound(f"there is no sandbox {sandbox_id!r}")
+
+    async def broken(self: LocalProvider, snapshot_id: str) -> None:
+        raise errors.DiskFull("no room")
+
+    def tell(line: str) -> None:
+        if line.startswith("3 of 3"):
+            raise RuntimeError("enough")
+
+    if outcome == "failed":
+        monkeypatch.setattr(LocalProvider, "destroy", gone)
+        with pytest.raises(ExceptionGroup):
+            sandbox.fork(3, on_log=tell)
+        assert len(asked) == 3
+        assert [info.id for info in engine.list()] == [record.id]
+    else:
+        monkeypatch.setattr(LocalProvider, "delete_snapshot", broken)
+        assert all(result.sandbox for result in sandbox.fork(2))
+        assert len(engine.list()) == 3
+    monkeypatch.undo()
+    for kept_id in [path.stem for path in engine.store.snapshots.glob("sn-*.json")]:
+        engine.snapshots.delete(kept_id)
+
+
 def test_a_long_line_of_copies_stays_complete_and_shallow(
     make: Callable[..., Engine], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

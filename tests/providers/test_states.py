@@ -16,14 +16,14 @@ from typing import BinaryIO
 import pytest
 
 from skerry import Key, Sandbox
-from skerry.archive import JSON, Manifest, open_archive, write_archive
+from skerry.archive import JSON, Manifest, crypt, open_archive, write_archive
 from skerry.core import errors
 from skerry.core.models import ExportInfo, Resources, SandboxSpec, State, VolumeMount
 from skerry.providers.local import LocalProvider, statefile
 from skerry.providers.local.engine import Engine
 from tests import inventory
 from tests.conftest import unmount_below
-from tests.providers.homes import box, create, fill, inside, outside, own, trees, use
+from tests.providers.homes import blocks, box, create, fill, inside, outside, own, trees, use
 
 KEY = b"k" * 32
 Homes = Callable[[str], Engine]
@@ -113,7 +113,9 @@ def test_a_clone_of_a_clone_is_the_same_in_another_home(homes: Homes, way: tuple
     here, there = homes(way[0]), homes(way[1])
     first = create(here)
     fill(first)
+    first.exec("mkdir marks && touch marks/.wh..opq marks/.wh.kept marks/kept", check=True)
     second = first.clone()
+    second.exec("rm marks/.wh..opq marks/.wh.kept", check=True)  # names like marks, gone: `kept` is not
     second.exec("rm -r tree/deep; echo second > second; rm /usr/local/none; rm -rf /etc/hosts", sudo=True)
     third = second.clone()
     third.exec("echo third > third; rm second; mkdir tree/deep", sudo=True, check=True)
@@ -125,8 +127,10 @@ def test_a_clone_of_a_clone_is_the_same_in_another_home(homes: Homes, way: tuple
     assert outside(there, copy.id) == before
     seen = inside(third)
     assert seen == inside(copy)
+    assert blocks(copy) <= blocks(third) < 100
     assert not any("second" in line or "hosts" in line for line in seen)
     assert any(line.startswith("tree/setuid|f|4711|0|0|") for line in seen)
+    assert [line.partition("|")[0] for line in seen if line.startswith("marks/")] == ["marks/kept"]
     copy.exec("test ! -e /etc/hosts && test ! -e second && test -p tree/fifo && test ! -e tree/socket", check=True)
     for sandbox in (first, second, third, copy):
         sandbox.destroy()
@@ -273,6 +277,32 @@ def test_a_damaged_file_makes_nothing(engine: Engine, other: Engine) -> None:
             other.destroy(info.id)
 
 
+def test_chunks_of_an_encrypted_file_that_are_cut_swapped_or_exchanged_make_nothing(
+    engine: Engine, other: Engine
+) -> None:
+    source = create(engine)
+    source.exec("head -c 2500000 /dev/urandom > data", check=True)
+    data, _ = export(engine, source.id, KEY)
+    step = crypt.CHUNK + crypt.TAG
+    head = data[: crypt.HEADER_SIZE]
+    first, second, last = (data[at : at + step] for at in range(crypt.HEADER_SIZE, len(data), step))
+    another = export(engine, source.id, KEY)[0][: crypt.HEADER_SIZE]
+    for broken, error in (
+        (head, errors.Corrupted),
+        (head + first, errors.Corrupted),
+        (head + first + second, errors.Corrupted),
+        (head + second + first + last, errors.Corrupted),
+        (head + first + second + last[:-1], errors.Corrupted),
+        (head + first + second + last + last, errors.Corrupted),
+        (another + first + second + last, errors.Corrupted),
+        (head[:-1] + bytes([head[-1] ^ 1]) + first + second + last, errors.Unauthenticated),
+        (head[:9] + b"\x02" + head[10:] + first + second + last, errors.Unsupported),
+    ):
+        with pytest.raises(error):
+            import_(other, broken, KEY)
+        assert (trees(other), other.list()) == ([], [])
+
+
 @pytest.mark.parametrize("data", [b"", b"garbage" * 1000, bytes(5000), b"\x28\xb5\x2f\xfd" + b"x" * 5000])
 def test_garbage_is_told_from_a_file(other: Engine, data: bytes) -> None:
     with pytest.raises((errors.InvalidArgument, errors.Corrupted)):
@@ -301,6 +331,16 @@ def test_garbage_is_told_from_a_file(other: Engine, data: bytes) -> None:
         ({"resources": {"memory": 10**15}}, errors.QuotaExceeded),
         ({"ports": [70000]}, errors.Corrupted),
         ({"created_at": "now"}, errors.Corrupted),
+        ({"created_at": 10**400}, errors.Corrupted),
+        ({"resources": {"cpu": 10**400}}, errors.Corrupted),
+        ({"resources": {"memory": 10**400}}, errors.Corrupted),
+        ({"template": "x@../../../../etc/passwd"}, errors.TemplateNotFound),
+        ({"template": "\ud800"}, errors.Corrupted),
+        ({"user": "\ud800"}, errors.Corrupted),
+        ({"workdir": "/\ud800"}, errors.Corrupted),
+        ({"env": {"A": "\ud800"}}, errors.Corrupted),
+        ({"env": {"\ud800": "A"}}, errors.Corrupted),
+        ({"metadata": {"A": "\ud800"}}, errors.Corrupted),
     ],
 )
 def test_a_manifest_is_checked_before_anything_is_made(
@@ -346,13 +386,29 @@ def test_a_bomb_ends_at_the_disk_limit(
         assert trees(engine) == []
 
 
-def test_what_create_refuses_after_the_file_is_read_leaves_nothing(engine: Engine, other: Engine) -> None:
-    data, _ = export(engine, create(engine).id)
+def test_what_create_would_refuse_is_refused_before_the_file_is_read(
+    engine: Engine, other: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = create(engine)
+    source.exec("head -c 3000000 /dev/urandom > data", check=True)
+    data, _ = export(engine, source.id)
     taken = create(other, name="taken")
-    with pytest.raises(errors.Conflict):
-        import_(other, data, name="taken")
-    with pytest.raises(errors.VolumeNotFound):
-        import_(other, data, volumes=(VolumeMount(name="none", path="/data"),))
+    for options, error in (
+        ({"name": "taken"}, errors.Conflict),
+        ({"volumes": (VolumeMount(name="none", path="/data"),)}, errors.VolumeNotFound),
+        ({"template": "none"}, errors.TemplateNotFound),
+        ({"idempotency_key": "key"}, errors.Unsupported),
+        ({"resources": Resources(memory=10**18)}, errors.QuotaExceeded),
+    ):
+        file = io.BytesIO(data)
+        with pytest.raises(error):
+            import_(other, file, **options)
+        assert file.tell() < 1_000_000
+    with monkeypatch.context() as patch:
+        # Somebody else takes the name while the file is read.
+        patch.setattr(type(other.store), "require_free", lambda self, name: None)
+        with pytest.raises(errors.Conflict):
+            import_(other, data, name="taken")
     taken.destroy()
     assert trees(other) == []
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import os
 import stat
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
+import anyio
 import pytest
 
 from examples.memory_provider import MemoryProvider
 from skerry import AsyncSandbox, AsyncVolumes, Key, Sandbox, SkerryWarning, Snapshots, Volumes
 from skerry.core import errors
+from skerry.sdk.portable import _opened
 
 KEY = Key(b"k" * 32)
 
@@ -63,6 +68,75 @@ def test_a_pipe_is_written_and_read_as_it_comes(sandbox: Sandbox, tmp_path: Path
     assert stat.S_ISFIFO(fifo.stat().st_mode)
     sandbox.export_state("/dev/null")
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("opened", [False, True], ids=["nobody", "somebody idle"])
+@pytest.mark.parametrize("what", ["export", "import"])
+async def test_waiting_for_the_other_end_of_a_pipe_can_be_cancelled(
+    sandbox: Sandbox, tmp_path: Path, what: str, opened: bool
+) -> None:
+    fifo, before = tmp_path / "fifo", [info.id for info in Sandbox.list()]
+    os.mkfifo(fifo)
+    idle = os.open(fifo, os.O_RDWR) if opened else -1
+    box = await AsyncSandbox.get(sandbox.id)
+    with anyio.move_on_after(1) as scope:
+        if what == "export":
+            await box.export_state(fifo)
+        else:
+            await AsyncSandbox.create(import_state=fifo)
+    assert scope.cancelled_caught
+    if opened:
+        os.close(idle)
+    assert (await box.exec("echo on")).stdout == "on\n"
+    await box.close()
+    assert [info.id for info in Sandbox.list()] == before
+    assert not [path for path in Path("/proc/self/fd").iterdir() if os.path.realpath(path) == str(fifo)]
+
+
+def test_a_file_may_have_the_longest_name_and_is_on_disk_under_it(
+    sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, flushed, fsync = tmp_path / ("\u00fc" * 127), dict[int, int](), os.fsync
+
+    def noted(fd: int) -> None:
+        fsync(fd)
+        flushed[os.fstat(fd).st_ino] = os.fstat(fd).st_mtime_ns
+
+    monkeypatch.setattr(os, "fsync", noted)
+    sandbox.export_state(place)
+    for path in (place, tmp_path):
+        assert flushed[path.stat().st_ino] == path.stat().st_mtime_ns
+    assert os.listdir(tmp_path) == [place.name]
+
+
+@pytest.mark.anyio
+async def test_a_file_that_was_opened_for_somebody_cancelled_is_closed() -> None:
+    seen, go_on = list[str](), threading.Event()
+
+    @contextmanager
+    def slow() -> Iterator[BinaryIO]:
+        seen.append("opening")
+        assert go_on.wait(30)
+        try:
+            yield io.BytesIO()
+        except BaseException as error:
+            seen.append(type(error).__name__)
+            raise
+
+    async def use() -> None:
+        async with _opened(slow()):
+            seen.append("used")
+
+    task = asyncio.create_task(use())
+    while not seen:
+        await asyncio.sleep(0.001)
+    task.cancel()
+    await asyncio.sleep(0)
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert seen == ["opening", "CancelledError"]
 
 
 def test_a_path_that_cannot_be_is_told_and_a_failure_keeps_what_was_there(sandbox: Sandbox, tmp_path: Path) -> None:

@@ -155,9 +155,13 @@ def decode_skipped(totals: bytes) -> int:
     return skipped
 
 
+def _no_number(text: str) -> float:
+    raise ValueError(f"{text} is not JSON, whatever Python's reader says")
+
+
 def _object(encoded: bytes, what: str) -> dict[str, JSON]:
     try:
-        found = json.loads(encoded)
+        found = json.loads(encoded, parse_constant=_no_number)
     except (ValueError, RecursionError):
         raise Corrupted(f"the {what} of the archive is not JSON") from None
     if not isinstance(found, dict):

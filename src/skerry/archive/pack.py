@@ -49,7 +49,8 @@ class Packer:
         kind = stat.S_IFMT(info.st_mode)
         if found.whiteout:
             directory, slash, name = path.rpartition(b"/")
-            self._mark(directory + slash + overlay.WHITEOUT + name)
+            mark = overlay.WHITEOUT + name
+            self._mark(directory + slash + mark, hides=mark == overlay.OPAQUE)
             return
         if kind == stat.S_IFSOCK:
             self.ledger.skipped += 1
@@ -115,8 +116,8 @@ class Packer:
         if attributes.opaque:
             self._mark(path + overlay.OPAQUE)
 
-    def _mark(self, path: bytes) -> None:
-        header = tar.encode(Member(path, tar.FILE, 0))
+    def _mark(self, path: bytes, *, hides: bool = False) -> None:
+        header = tar.encode(Member(path, tar.FILE, 0, hides=hides))
         self.ledger.add(path, header, None)
         self.ledger.count(tar.FILE, whiteout=True)
         self._put(header)
@@ -133,7 +134,8 @@ class Packer:
         fd, info = found.fd, found.info
         kept = overlay.read_attributes(fd, found.path).kept
         size = info.st_size
-        extents = sparse.find_extents(fd, size) if info.st_blocks * 512 < size else [(0, size)]
+        # Counting blocks would not do: a file may have holes and blocks reserved after its end.
+        extents = sparse.find_extents(fd, size) if size else [(0, 0)]
         content = hashlib.sha256()
         if extents == [(0, size)]:
             stored = size

@@ -28,6 +28,7 @@ _NUMBER = re.compile(rb"0|[1-9][0-9]{0,18}")
 _TOO_LARGE = 2**63
 _XATTR = b"SCHILY.xattr."
 _LITERAL = b"SKERRY.literal"
+_HIDES = b"SKERRY.hides"
 _SPARSE = b"GNU.sparse."
 _PADDING = [bytes(-size % BLOCK) for size in range(BLOCK)]
 
@@ -50,6 +51,8 @@ class Member(NamedTuple):
     """The name begins with `.wh.` and means itself."""
     real_size: int | None = None
     """Of a sparse file; what is stored is then its map and its data."""
+    hides: bool = False
+    """A mark named `.wh..wh..opq` that hides the one name `.wh..opq`, not all of its directory."""
 
 
 def padding(size: int) -> bytes:
@@ -83,6 +86,8 @@ def encode(member: Member) -> bytes:
         records.append((_XATTR + key.replace(b"%", b"%25").replace(b"=", b"%3D"), value))
     if member.literal:
         records.append((_LITERAL, b"1"))
+    if member.hides:
+        records.append((_HIDES, b"1"))
     header = _block(name, member.mode, member.uid, member.gid, size, seconds, member.type, target)
     if not records:
         return header
@@ -170,6 +175,8 @@ def _extend(member: Member, records: bytes) -> Member:
             changes["mtime_ns"] = _decode_time(value)
         elif key == _LITERAL and value == b"1":
             changes["literal"] = True
+        elif key == _HIDES and value == b"1":
+            changes["hides"] = True
         elif key.startswith(_XATTR):
             attributes.append((key[len(_XATTR) :].replace(b"%3D", b"=").replace(b"%25", b"%"), value))
         elif key.startswith(_SPARSE):

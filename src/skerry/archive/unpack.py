@@ -82,7 +82,10 @@ class Layer:
             return False
         name = self._climb(member)
         level = self._levels[-1]
-        if name.startswith(overlay.WHITEOUT) and not member.literal:
+        reserved = name.startswith(overlay.WHITEOUT)
+        if (member.literal and not reserved) or (member.hides and (member.literal or name != overlay.OPAQUE)):
+            raise Corrupted(f"{member.path[:200]!r} in the archive is said to be what its name is not")
+        if reserved and not member.literal:
             self._mark(level, name, member)
             return True
         try:
@@ -118,7 +121,7 @@ class Layer:
         os.close(self._root)
 
     def _begin(self, member: Member) -> None:
-        if member.path != self.prefix or member.type != tar.DIRECTORY or member.literal:
+        if member.path != self.prefix or member.type != tar.DIRECTORY or member.literal or member.hides:
             raise Corrupted(f"the archive has {member.path[:200]!r} where {self.prefix!r} belongs")
         self._levels.append(_Level(self._root, self.prefix, member))
 
@@ -151,10 +154,10 @@ class Layer:
                 os.close(level.fd)
 
     def _mark(self, level: _Level, name: bytes, member: Member) -> None:
-        """`.wh.NAME` hides a name; `.wh..wh..opq`, all of the directory below."""
+        """`.wh.NAME` hides a name; `.wh..wh..opq`, all of the directory below, unless it is said to hide a name."""
         if member.type != tar.FILE or member.size or member.real_size is not None or member.xattrs:
             raise Corrupted(f"{member.path[:200]!r} in the archive is a mark with something in it")
-        if name == overlay.OPAQUE:
+        if name == overlay.OPAQUE and not member.hides:
             if level.opaque:
                 raise Corrupted(f"{member.path[:200]!r} comes twice in the archive")
             level.opaque = True

@@ -6,7 +6,7 @@ import os
 import stat
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Annotated, BinaryIO, cast
 
 import typer
@@ -58,7 +58,7 @@ def export(
         source_id = await _find(source)
         with progress_bar(source, wanted=True) as report:
             tell = None if report is None else (lambda done: report(done, None))
-            target = sys.stdout.buffer if to_stdout else file
+            target = _stdout() if to_stdout else file
             info, _ = await export(provider, source_id, target, key, tell, warn=False)
         if to_stdout:
             sys.stdout.buffer.flush()
@@ -99,9 +99,9 @@ def import_(
     async def work() -> None:
         from skerry import AsyncSandbox
 
-        with _opened(file) as source, progress_bar(file, wanted=True) as report:
+        with _opened(file) as (source, total), progress_bar(file, wanted=True) as report:
             box = await AsyncSandbox.create(
-                import_state=source if report is None else cast(BinaryIO, _Counted(source, report)),
+                import_state=source if report is None else cast(BinaryIO, _Counted(source, total, report)),
                 key=key,
                 name=name,
                 env=parse_env(env),
@@ -141,25 +141,45 @@ def archive(sandboxes: Sandboxes, key: Key = None, output: options.Output = Form
 
 
 @contextmanager
-def _opened(file: str) -> Iterator[BinaryIO]:
+def _opened(file: str) -> Iterator[tuple[BinaryIO, int | None]]:
+    """What to read, and its size if that is known. A pipe is one that a signal can interrupt."""
     from skerry.archive import disk_errors
+    from skerry.core.pipes import Pipe
 
-    if file == "-":
-        yield sys.stdin.buffer
+    with disk_errors("reading stdin" if file == "-" else f"reading {file}"):
+        info = os.fstat(sys.stdin.fileno()) if file == "-" else os.stat(file)
+    place = sys.stdin.fileno() if file == "-" else file
+    if not stat.S_ISREG(info.st_mode) and not stat.S_ISDIR(info.st_mode):
+        with closing(Pipe(place, "r")) as pipe:
+            yield cast(BinaryIO, pipe), None
         return
     with disk_errors(f"reading {file}"):
-        opened = open(file, "rb")  # noqa: SIM115
+        opened = open(place, "rb", closefd=file != "-")  # noqa: SIM115
     with opened:
-        yield opened
+        yield opened, info.st_size
+
+
+def _stdout() -> BinaryIO:
+    from skerry.core.pipes import Pipe
+
+    sys.stdout.flush()
+    if stat.S_ISREG(os.fstat(sys.stdout.fileno()).st_mode):
+        return sys.stdout.buffer
+    return cast(BinaryIO, Pipe(sys.stdout.fileno(), "w"))
 
 
 class _Counted:
     """A file that tells how far it has been read."""
 
-    def __init__(self, file: BinaryIO, report: Report) -> None:
-        self._file, self._report, self._done = file, report, 0
-        info = os.fstat(file.fileno())
-        self._total = info.st_size if stat.S_ISREG(info.st_mode) else None
+    def __init__(self, file: BinaryIO, total: int | None, report: Report) -> None:
+        self._file, self._total, self._report, self._done = file, total, report, 0
+
+    def interrupt(self) -> None:
+        from skerry.core.pipes import Interruptible
+
+        file: object = self._file
+        if isinstance(file, Interruptible):
+            file.interrupt()
 
     def read(self, size: int = -1) -> bytes:
         data = self._file.read(size)

@@ -235,7 +235,8 @@ class Portable(ABC):
     ) -> ExportInfo:
         """Write a sandbox or a snapshot, by its id, to `target`. `on_progress` gets the bytes of content so far.
 
-        Both are called in a thread. Cancelled, this ends after the write that is under way.
+        Both are called in a thread. Cancelled, this ends after the write that is under way, which is interrupted if
+        `target` is `pipes.Interruptible`; and so of `import_state`.
 
         Raises SandboxNotFound, SnapshotNotFound, Conflict, DiskFull, and what `target` and `on_progress` raise.
         """

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import anyio
 
 from skerry.core.config import limits
-from skerry.core.errors import InvalidArgument, SkerryError, SnapshotNotFound
+from skerry.core.errors import InvalidArgument, SandboxNotFound, SkerryError
 from skerry.core.models import Resources, SandboxInfo, SandboxSpec
 from skerry.core.provider import Provider
 from skerry.sdk.commands import check_whole, encode_env
@@ -104,16 +105,23 @@ async def copy(
         async with anyio.create_task_group() as group:
             for number, spec in enumerate(specs):
                 group.start_soon(make, number, spec)
-    except BaseException:
+    except BaseException as error:
         with anyio.CancelScope(shield=True):
             for info in made.values():
                 if not isinstance(info, SkerryError):
-                    await provider.destroy(info.id)
+                    await _remove(provider, info.id, error)
         raise
     finally:
-        with anyio.CancelScope(shield=True):
-            try:
-                await chosen.delete_snapshot(base.id)
-            except SnapshotNotFound:
-                pass
+        # What was made counts: a hidden snapshot that stays is swept once this process has ended.
+        with anyio.CancelScope(shield=True), suppress(SkerryError):
+            await chosen.delete_snapshot(base.id)
     return [made[number] for number in range(len(specs))]
+
+
+async def _remove(provider: Provider, sandbox_id: str, because: BaseException) -> None:
+    try:
+        await provider.destroy(sandbox_id)
+    except SandboxNotFound:
+        pass
+    except SkerryError as left:
+        because.add_note(f"the copy {sandbox_id} could not be removed: {left}")

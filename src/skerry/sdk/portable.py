@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import secrets
 import stat
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, closing, contextmanager
 from functools import partial
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 from skerry.archive import Key, disk_errors
 from skerry.core.errors import InvalidArgument, SkerryWarning, Unsupported
 from skerry.core.models import ExportInfo, SandboxInfo, SandboxSpec
+from skerry.core.pipes import Pipe
 from skerry.core.provider import Portable, Provider
 from skerry.sdk.threads import in_thread
 
@@ -67,7 +69,6 @@ async def export(
         return await write(target), None
     async with _opened(_replacing(os.fspath(target))) as file:
         info = await write(file)
-        await in_thread(lambda: _finish(file))
     return info, None
 
 
@@ -113,12 +114,14 @@ def _teller(on_progress: StateProgress | None) -> Callable[[int], None] | None:
 
 @asynccontextmanager
 async def _opened(file: AbstractContextManager[BinaryIO]) -> AsyncIterator[BinaryIO]:
-    """In a thread: a pipe opens when its other end does."""
-    opened = await in_thread(file.__enter__)
+    """In a thread: a disk may take its time. Cancelled meanwhile, it is closed like after any error."""
+    opened = list[BinaryIO]()
     try:
-        yield opened
+        await in_thread(lambda: opened.append(file.__enter__()))
+        yield opened[0]
     except BaseException as error:
-        await in_thread(partial(file.__exit__, type(error), error, error.__traceback__))
+        if opened:
+            await in_thread(partial(file.__exit__, type(error), error, error.__traceback__))
         raise
     await in_thread(partial(file.__exit__, None, None, None))
 
@@ -128,10 +131,12 @@ def _reading(source: StateSource) -> Iterator[BinaryIO]:
     if isinstance(source, bytes | bytearray | memoryview):
         yield io.BytesIO(source)
     elif isinstance(source, str | os.PathLike):
-        with disk_errors(f"reading {os.fspath(source)}"):
-            file = open(source, "rb")  # noqa: SIM115
-        with file:
-            yield file
+        path = os.fspath(source)
+        with disk_errors(f"reading {path}"):
+            special = _is_special(path)
+            file = None if special else open(path, "rb")  # noqa: SIM115
+        with closing(file or Pipe(path, "r")) as opened:
+            yield cast(BinaryIO, opened)
     elif callable(getattr(source, "read", None)):
         yield source
     else:
@@ -147,13 +152,15 @@ def _replacing(path: str) -> Iterator[BinaryIO]:
     What is there and no regular file, such as a pipe, is written to as it is. Raises FileError.
     """
     with disk_errors(f"writing {path}"):
-        if os.path.exists(path) and not stat.S_ISREG(os.stat(path).st_mode):
-            with open(path, "wb") as special:
-                yield special
+        if os.path.isdir(path):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if os.path.exists(path) and _is_special(path):
+            with closing(Pipe(path, "w")) as special:
+                yield cast(BinaryIO, special)
             return
         place = os.path.realpath(path)
-        directory, name = os.path.split(place)
-        beside = os.path.join(directory, f".{name[:200]}.{secrets.token_hex(6)}")
+        directory = os.path.dirname(place)
+        beside = os.path.join(directory, f".skerry-{secrets.token_hex(8)}")
         nameless = True
         try:
             fd = os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
@@ -163,9 +170,12 @@ def _replacing(path: str) -> Iterator[BinaryIO]:
         with open(fd, "wb") as file:
             try:
                 yield file
+                file.flush()
+                os.fsync(fd)  # everything is on disk before it gets its name, and then the name
                 if nameless:
                     _give_name(fd, directory, os.path.basename(beside))
                 os.rename(beside, place)
+                _flush_directory(directory)
             except BaseException:
                 if os.path.lexists(beside):
                     os.unlink(beside)
@@ -181,8 +191,15 @@ def _give_name(fd: int, directory: str, name: str) -> None:
         os.close(at)
 
 
-def _finish(file: BinaryIO) -> None:
-    """Everything is on disk before it gets its name; a pipe has no disk."""
-    file.flush()
-    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        os.fsync(file.fileno())
+def _flush_directory(directory: str) -> None:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _is_special(path: str) -> bool:
+    """Whether it is there and something else than a file or directory. Raises OSError."""
+    mode = os.stat(path).st_mode
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))

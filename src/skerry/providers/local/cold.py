@@ -5,6 +5,9 @@ archived,  pending archive      `archive` is complete and verified; the tree is 
 archived                        `archive` is all there is
 restoring, pending unarchive    `archive` is there, whole; trees beside it are worth nothing
 stopped,   pending unarchive    the tree is complete and on disk; `archive` is on its way out
+
+Each of these records is flushed to disk, and so is whatever it says is complete, before the next step: a file system
+may keep a removal and lose a record that was written before it, above all where the two are on different ones.
 """
 
 from __future__ import annotations
@@ -12,7 +15,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +25,7 @@ from skerry.archive import Archive, Key, open_archive, write_archive
 from skerry.core.errors import Corrupted, SkerryError, Unauthenticated
 from skerry.core.models import SandboxInfo, State
 from skerry.providers.local.limits import LEAST_DISK, upper_limit
-from skerry.providers.local.record import Record
+from skerry.providers.local.record import Record, flush_directory
 from skerry.providers.local.restoring import restoring_trees
 from skerry.providers.local.statefile import COLD
 from skerry.providers.local.trees import flush, typed_errors
@@ -30,6 +34,9 @@ if TYPE_CHECKING:
     from skerry.providers.local.engine import Engine
 
 KEY_VARIABLE = "SKERRY_ARCHIVE_KEY"
+Progress = Callable[[int], None]
+COLD_CHANGES = ("archive", "unarchive")
+"""What a record has as pending meanwhile."""
 GRACE = 10.0
 """How long the processes of a sandbox that runs may take to end."""
 
@@ -41,8 +48,11 @@ class Cold:
         self._engine = engine
         engine.recovery |= {"archive": self._recover_archive, "unarchive": self._recover_unarchive}
 
-    def archive(self, sandbox_id: str, key: bytes | None) -> SandboxInfo:
+    def archive(self, sandbox_id: str, key: bytes | None, on_progress: Progress | None = None) -> SandboxInfo:
         """Stop it and replace its tree by a file. Should that fail it is stopped and has its files.
+
+        `on_progress` gets the bytes of content so far, when they are written and when they are read back; what it
+        raises ends the work, and so with `unarchive`.
 
         Raises SandboxNotFound, Conflict, DiskFull, Unsupported for files that no archive can hold, InvalidArgument
         for a default key that cannot be read.
@@ -52,9 +62,9 @@ class Cold:
         with engine.changing(sandbox_id, "archive") as (record, _):
             if record.state is State.ARCHIVED:
                 return record.info()
-            return self._archive(engine.lifecycle.stopped(record, GRACE), secret).info()
+            return self._archive(engine.lifecycle.stopped(record, GRACE), secret, on_progress).info()
 
-    def unarchive(self, sandbox_id: str, key: bytes | None) -> SandboxInfo:
+    def unarchive(self, sandbox_id: str, key: bytes | None, on_progress: Progress | None = None) -> SandboxInfo:
         """Give an archived one its files back; it is stopped then. One that is not archived: no error.
 
         Raises SandboxNotFound, Unauthenticated, InvalidArgument, Corrupted, DiskFull: it stays archived.
@@ -62,7 +72,7 @@ class Cold:
         with self._engine.changing(sandbox_id, "unarchive", *State) as (record, _):
             if record.state is not State.ARCHIVED:
                 return record.info()
-            return self.bring_back(record, key).info()
+            return self.bring_back(record, key, on_progress).info()
 
     def _file(self, record: Record) -> Path:
         return self._engine.store.directory(record.id) / "archive"
@@ -71,70 +81,83 @@ class Cold:
 
     def archive_due(self, record: Record) -> Record:
         """For the sweep: what goes wrong is noted, since nobody waits for it."""
+        failed_at = None
         try:
-            return self._archive(record, default_key())
+            key = default_key()
+            failed_at = time.time()  # from here on it means to read all its files
+            return self._archive(record, key)
         except (SkerryError, OSError) as error:
-            return self._engine.save(dataclasses.replace(record, reason=f"it could not be archived: {error}"[:600]))
+            record = self._engine.store.read(record.id)
+            if record.pending is not None:  # half done: the archive may already be all there is
+                return record
+            reason = f"it could not be archived: {error}"[:600]
+            return self._engine.save(dataclasses.replace(record, reason=reason, archive_failed_at=failed_at))
 
-    def _archive(self, record: Record, key: Key | None) -> Record:
+    def _archive(self, record: Record, key: Key | None, on_progress: Progress | None = None) -> Record:
         engine, file = self._engine, self._file(record)
         engine.lifecycle.require_files(record)
-        record = engine.begin(record, "archive")
-        try:
-            self._write(record, file, key)
-        except BaseException:
-            self._discard(file)
-            engine.finish(record, State.STOPPED)
-            raise
-        sealed = dataclasses.replace(record, sealed=key is not None, reason=None)
-        record = engine.begin(sealed, "archive", state=State.ARCHIVED)
-        engine.storage.remove(engine.upper(record.id))
-        return engine.finish(record, State.ARCHIVED, "archived")
+        with typed_errors(engine.store.home):
+            record = engine.begin(record, "archive")
+            try:
+                self._write(record, file, key, on_progress)
+            except BaseException:
+                self._discard(file)
+                engine.finish(record, State.STOPPED)
+                raise
+            sealed = dataclasses.replace(record, sealed=key is not None, reason=None, archive_failed_at=None)
+            record = engine.begin(sealed, "archive", state=State.ARCHIVED)
+            engine.storage.remove(engine.upper(record.id))
+            return engine.finish(record, State.ARCHIVED, "archived")
 
-    def _write(self, record: Record, file: Path, key: Key | None) -> None:
+    def _write(self, record: Record, file: Path, key: Key | None, on_progress: Progress | None = None) -> None:
         """The file is complete under its name, on disk, and was read back. Raises DiskFull, Unsupported, Corrupted."""
         fresh = file.with_suffix(".new")
         about = {"skerry": version("skerry"), "source": record.id}
-        with typed_errors(self._engine.store.home):
-            fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-            with open(fd, "r+b") as target:
-                write_archive(target, about, [self._engine.upper(record.id) / "u"], kind=COLD, key=key)
-                target.flush()
-                os.fsync(target.fileno())
-                target.seek(0)
-                with open_archive(target, key=key) as archive:
-                    archive.verify()
-            fresh.rename(file)
-            _flush_directory(file.parent)
+        fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with open(fd, "r+b") as target:
+            layers = [self._engine.upper(record.id) / "u"]
+            write_archive(target, about, layers, kind=COLD, key=key, on_progress=on_progress)
+            target.flush()
+            os.fsync(target.fileno())
+            target.seek(0)
+            with open_archive(target, key=key) as archive:
+                archive.verify(on_progress=on_progress)
+        fresh.rename(file)
+        flush_directory(file.parent)
+        flush_directory(file.parent.parent)  # the sandbox itself may be new
 
     def _discard(self, file: Path) -> None:
         file.with_suffix(".new").unlink(missing_ok=True)
         file.unlink(missing_ok=True)
 
     def _recover_archive(self, record: Record) -> Record:
-        if record.state is State.ARCHIVED:
-            self._engine.storage.remove(self._engine.upper(record.id))
-            self._engine.log(record, "archived")
-        else:
-            self._discard(self._file(record))
-        return record
+        with typed_errors(self._engine.store.home):
+            if record.state is State.ARCHIVED:
+                self._engine.save(record)  # who died may have died before it was on disk
+                self._engine.storage.remove(self._engine.upper(record.id))
+                self._engine.log(record, "archived")
+            else:
+                self._discard(self._file(record))
+            return record
 
     # -- and back; the caller holds the lock
 
-    def bring_back(self, record: Record, key: bytes | None) -> Record:
+    def bring_back(self, record: Record, key: bytes | None, on_progress: Progress | None = None) -> Record:
         """An archived one is stopped and has its files. Raises as `unarchive` does."""
         engine, file = self._engine, self._file(record)
-        with self._opened(record, file, key) as archive:
-            record = engine.begin(record, "unarchive", state=State.RESTORING)
-            try:
-                self._unpack(record, archive)
-            except BaseException:
-                self._remove_trees(record)
-                engine.finish(record, State.ARCHIVED)
-                raise
-        record = engine.begin(dataclasses.replace(record, sealed=False), "unarchive", state=State.STOPPED)
-        file.unlink()
-        return engine.finish(record, State.STOPPED)
+        with typed_errors(engine.store.home):
+            with self._opened(record, file, key) as archive:
+                record = engine.begin(record, "unarchive", state=State.RESTORING)
+                try:
+                    self._unpack(record, archive, on_progress)
+                except BaseException:
+                    self._remove_trees(record)
+                    engine.finish(record, State.ARCHIVED)
+                    raise
+            opened = dataclasses.replace(record, sealed=False)
+            record = engine.begin(opened, "unarchive", state=State.STOPPED)
+            file.unlink()
+            return engine.finish(record, State.STOPPED, durable=True)
 
     @contextlib.contextmanager
     def _opened(self, record: Record, file: Path, key: bytes | None) -> Iterator[Archive]:
@@ -168,23 +191,23 @@ class Cold:
                     raise Corrupted(f"{file} is not the archive of sandbox {record.id}")
                 yield archive
 
-    def _unpack(self, record: Record, archive: Archive) -> None:
+    def _unpack(self, record: Record, archive: Archive, on_progress: Progress | None) -> None:
         """The tree, beside its place, then in it. Raises Corrupted, DiskFull."""
         engine, upper = self._engine, self._engine.upper(record.id)
         fresh, _ = restoring_trees(upper)
         self._remove_trees(record)
-        with typed_errors(engine.store.home):
-            engine.storage.create(fresh, None)  # what once was under the limit must not fail at it now
-            for name in ("u", "w"):
-                (fresh / name).mkdir(mode=0o755)
-            fresh.chmod(0o755)
-            archive.unpack([fresh / "u"])
-            flush(fresh)
-            if (limit := upper_limit(record)) is not None:
-                # overlayfs notes in each directory where it comes from, and cannot look into a full one before
-                held = engine.storage.used(fresh) or 0
-                engine.storage.set_limit(fresh, max(limit, held + LEAST_DISK))
-            fresh.rename(upper)
+        engine.storage.create(fresh, None)  # what once was under the limit must not fail at it now
+        for name in ("u", "w"):
+            (fresh / name).mkdir(mode=0o755)
+        fresh.chmod(0o755)
+        archive.unpack([fresh / "u"], on_progress=on_progress)
+        if (limit := upper_limit(record)) is not None:
+            flush(fresh)  # accounts lag behind
+            # overlayfs notes in each directory where it comes from, and cannot look into a full one before
+            held = engine.storage.used(fresh) or 0
+            engine.storage.set_limit(fresh, max(limit, held + LEAST_DISK))
+        fresh.rename(upper)
+        flush(upper)
 
     def _remove_trees(self, record: Record) -> None:
         upper = self._engine.upper(record.id)
@@ -192,22 +215,16 @@ class Cold:
             self._engine.storage.remove(tree)
 
     def _recover_unarchive(self, record: Record) -> Record:
-        if record.state is State.RESTORING:
-            self._remove_trees(record)
-            return self._engine.advance(record, State.ARCHIVED)
-        self._file(record).unlink(missing_ok=True)
-        return record
+        with typed_errors(self._engine.store.home):
+            if record.state is State.RESTORING:
+                self._remove_trees(record)
+                return self._engine.advance(record, State.ARCHIVED)
+            self._engine.save(record)  # who died may have died before it was on disk
+            self._file(record).unlink(missing_ok=True)
+            return record
 
 
 def default_key() -> Key | None:
     """Of SKERRY_ARCHIVE_KEY. Raises InvalidArgument."""
     where = os.environ.get(KEY_VARIABLE)
     return Key.of(where) if where else None
-
-
-def _flush_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -12,6 +12,8 @@ from skerry.providers.local import hostlayer
 from skerry.providers.local.record import Record
 from skerry.wire import LAST_WORDS_LIMIT, FieldError, FrameError, LastWords, parse_last_words
 
+ARCHIVE_RETRY = 3600.0
+"""How long sweeps leave one alone that could not be archived: each attempt may read all its files."""
 AGENTS_OWN = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
 """What an agent sets where BOOT does not."""
 
@@ -69,7 +71,10 @@ def delete_due(record: Record) -> bool:
 
 
 def archive_due(record: Record) -> bool:
-    """Whether it has been inactive for as long as `auto_archive` says."""
+    """Whether it has been inactive for as long as `auto_archive` says, and was not tried in vain just now."""
+    failed = record.archive_failed_at
+    if failed is not None and 0 <= time.time() - failed < ARCHIVE_RETRY:
+        return False
     return _due(record, record.spec.auto_archive, State.STOPPED)
 
 

@@ -40,7 +40,7 @@ from skerry.providers.local import ending, launch, network
 from skerry.providers.local import record as records
 from skerry.providers.local.bases import Base, find_base
 from skerry.providers.local.cgroup import Cgroups
-from skerry.providers.local.cold import Cold
+from skerry.providers.local.cold import COLD_CHANGES, Cold
 from skerry.providers.local.host import ProcessId, boot_id, boottime, require_root, runtime
 from skerry.providers.local.lifecycle import Lifecycle
 from skerry.providers.local.limits import LEAST_DISK, check_limits, merge, upper_limit
@@ -247,10 +247,10 @@ class Engine:
         """The record in a state that may follow its own."""
         return dataclasses.replace(record, state=transitions.follow(record.state, state))
 
-    def finish(self, record: Record, state: State, *events: str) -> Record:
+    def finish(self, record: Record, state: State, *events: str, durable: bool = False) -> Record:
         """What `begin` noted is complete."""
         done = dataclasses.replace(self.advance(record, state), pending=None, pending_data={})
-        return self.save(done, *((event, time.time()) for event in events))
+        return self.save(done, *((event, time.time()) for event in events), durable=durable)
 
     def log(self, record: Record, event: str, at: float | None = None) -> None:
         """Note an event of a change that is not complete yet."""
@@ -261,12 +261,17 @@ class Engine:
         changed = self.advance(record, state or record.state)
         return self.save(dataclasses.replace(changed, pending=pending, pending_data=data))
 
-    def save(self, record: Record, *events: tuple[str, float]) -> Record:
-        """Write the record, and the events that led to it."""
+    def save(self, record: Record, *events: tuple[str, float], durable: bool = False) -> Record:
+        """Write the record, and the events that led to it.
+
+        It need not be on disk when this returns, which would make every start slower, unless it is to be `durable` or
+        has to do with an archive, which may be all there is of a sandbox's files.
+        """
         directory = self.store.directory(record.id)
         if events:
             records.log_events(directory, *events)
-        records.write(directory, record)
+        durable = durable or record.state is State.ARCHIVED or record.pending in COLD_CHANGES
+        records.write(directory, record, durable=durable)
         return record
 
     def halt(self, record: Record) -> Record:

@@ -27,6 +27,7 @@ from skerry.core.models import (
     Usage,
     VolumeInfo,
 )
+from skerry.core.pipes import Interruptible
 from skerry.core.provider import (
     AGENT_PORT,
     Archivable,
@@ -185,15 +186,19 @@ class LocalProvider(
         return (await self._run(self.engine.restoring.restore, sandbox_id, snapshot_id)).info()
 
     async def archive(self, sandbox_id: str, *, key: bytes | None = None) -> SandboxInfo:
-        return await self._run(self.engine.cold.archive, sandbox_id, key)
+        stop = _Stop()
+        return await _to_the_end(self._working, lambda: self.engine.cold.archive(sandbox_id, key, stop.tell), stop.set)
 
     async def unarchive(self, sandbox_id: str, *, key: bytes | None = None) -> SandboxInfo:
-        return await self._run(self.engine.cold.unarchive, sandbox_id, key)
+        stop = _Stop()
+        return await _to_the_end(
+            self._working, lambda: self.engine.cold.unarchive(sandbox_id, key, stop.tell), stop.set
+        )
 
     async def export_state(
         self, source_id: str, target: BinaryIO, *, key: bytes | None, on_progress: Callable[[int], None] | None
     ) -> ExportInfo:
-        stop = _Stop(on_progress)
+        stop = _Stop(on_progress, target)
         return await _to_the_end(
             self._working, lambda: self.engine.states.export(source_id, target, key, stop.tell), stop.set
         )
@@ -201,7 +206,7 @@ class LocalProvider(
     async def import_state(
         self, source: BinaryIO, spec: SandboxSpec, *, key: bytes | None, on_progress: Callable[[int], None] | None
     ) -> SandboxInfo:
-        stop, made = _Stop(on_progress), list[Record]()
+        stop, made = _Stop(on_progress, source), list[Record]()
         try:
             await _to_the_end(
                 self._working,
@@ -267,12 +272,17 @@ class _Stopped(Exception):
 
 
 class _Stop:
-    """Ends work in a thread that tells its progress."""
+    """Ends work in a thread that tells its progress, also while it waits for a stream that can be interrupted."""
 
-    def __init__(self, on_progress: Callable[[int], None] | None) -> None:
+    def __init__(self, on_progress: Callable[[int], None] | None = None, stream: BinaryIO | None = None) -> None:
         self._on_progress = on_progress
         self._asked = threading.Event()
-        self.set = self._asked.set
+        self._stream: object = stream
+
+    def set(self) -> None:
+        self._asked.set()
+        if isinstance(self._stream, Interruptible):
+            self._stream.interrupt()
 
     def tell(self, done: int) -> None:
         if self._asked.is_set():

@@ -44,6 +44,8 @@ class Record:
     """The tree its own layer began as a copy of, relative to SKERRY_HOME; None: it began empty."""
     sealed: bool = False
     """Whether its archive is encrypted, while it is archived."""
+    archive_failed_at: float | None = None
+    """When a sweep last tried to archive it in vain."""
     snapshot: str | None = None
     """The snapshot its own layer was last equal to."""
     pending: str | None = None
@@ -108,9 +110,10 @@ class Record:
         )
 
 
-def write(directory: Path, record: Record) -> None:
-    """Replace the record as a whole: a reader sees the old one or the new one."""
-    replace_file(directory / "record.json", json.dumps({"version": VERSION, **plain(record)}, default=plain).encode())
+def write(directory: Path, record: Record, *, durable: bool = False) -> None:
+    """Replace the record as a whole: a reader sees the old one or the new one, as `replace_file` has it."""
+    data = json.dumps({"version": VERSION, **plain(record)}, default=plain).encode()
+    replace_file(directory / "record.json", data, durable=durable)
 
 
 def plain(value: object) -> dict[str, object]:
@@ -122,17 +125,33 @@ def remove(directory: Path) -> None:
     (directory / "record.json").unlink(missing_ok=True)
 
 
-def replace_file(path: Path, data: bytes) -> None:
-    """A reader sees the old content or the new one. Raises OSError; the old one stays then."""
+def replace_file(path: Path, data: bytes, *, durable: bool = False) -> None:
+    """A reader sees the old content or the new one; a `durable` one is there after a power cut too.
+
+    Raises OSError; the old one stays then, unless its directory cannot be flushed.
+    """
     temporary = path.with_suffix(".new")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         written = os.write(fd, data)
         if written != len(data):
             raise OSError(28, "the disk is full", str(temporary))
+        if durable:
+            os.fsync(fd)
     finally:
         os.close(fd)
     os.rename(temporary, path)
+    if durable:
+        flush_directory(path.parent)
+
+
+def flush_directory(path: Path) -> None:
+    """The names in a directory are on disk. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def read(directory: Path) -> Record:

@@ -16,6 +16,7 @@ COLD = "cold"
 _MAX_TEXT = 4096
 _MAX_VALUE = 128 * 1024
 _MAX_ITEMS = 4096
+_MAX_NUMBER = 2**63
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,9 +79,18 @@ def _wrong(what: str) -> Corrupted:
 
 def _text(data: Mapping[str, JSON], name: str) -> str:
     value = data.get(name)
-    if not isinstance(value, str) or not value or "\0" in value or len(value) > _MAX_TEXT:
+    if not isinstance(value, str) or not value or "\0" in value or len(value) > _MAX_TEXT or not _is_text(value):
         raise _wrong(name)
     return value
+
+
+def _is_text(value: str) -> bool:
+    """Whether it stands for bytes: JSON has halves of characters that no variable and no path can have."""
+    try:
+        value.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _path(data: Mapping[str, JSON], name: str) -> str:
@@ -92,7 +102,7 @@ def _path(data: Mapping[str, JSON], name: str) -> str:
 
 def _number(data: Mapping[str, JSON], name: str) -> float:
     value = data.get(name)
-    if type(value) not in (int, float) or not isinstance(value, int | float):
+    if type(value) not in (int, float) or not isinstance(value, int | float) or not abs(value) < _MAX_NUMBER:
         raise _wrong(name)
     return float(value)
 
@@ -104,6 +114,8 @@ def _pairs(data: Mapping[str, JSON], name: str) -> dict[str, str]:
     pairs: dict[str, str] = {}
     for key, text in value.items():
         if not key or not isinstance(text, str) or len(key) > _MAX_TEXT or len(text) > _MAX_VALUE:
+            raise _wrong(name)
+        if not _is_text(key) or not _is_text(text):
             raise _wrong(name)
         pairs[key] = text
     return pairs
@@ -121,11 +133,11 @@ def _resources(data: Mapping[str, JSON]) -> Resources:
     value = data.get("resources")
     if not isinstance(value, dict):
         raise _wrong("resources")
-    cpu = value.get("cpu")
-    if cpu is not None and (type(cpu) not in (int, float) or not isinstance(cpu, int | float) or cpu <= 0):
+    cpu = None if value.get("cpu") is None else _number(value, "cpu")
+    if cpu is not None and cpu <= 0:
         raise _wrong("resources")
     return Resources(
-        cpu=None if cpu is None else float(cpu),
+        cpu=cpu,
         memory=_amount(value, "memory"),
         disk=_amount(value, "disk"),
         pids=_amount(value, "pids"),
@@ -136,7 +148,7 @@ def _amount(resources: Mapping[str, JSON], name: str) -> int | None:
     value = resources.get(name)
     if value is None:
         return None
-    if type(value) is not int or value <= 0:
+    if type(value) is not int or not 0 < value < _MAX_NUMBER:
         raise _wrong("resources")
     return value
 

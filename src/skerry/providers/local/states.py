@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from skerry.archive import Archive, Limits, open_archive, write_archive
 from skerry.core.config import limits
-from skerry.core.errors import DiskFull, FileError, QuotaExceeded, TemplateNotFound, Unsupported
+from skerry.core.errors import Corrupted, DiskFull, FileError, QuotaExceeded, TemplateNotFound, Unsupported
 from skerry.core.models import ExportInfo, Resources, SandboxSpec
 from skerry.providers.local import statefile
 from skerry.providers.local.bases import Base, find_base
@@ -107,7 +107,7 @@ class States:
         """The variables that are not the template's, which everybody may know."""
         try:
             usual = find_base(self._engine.store, about.template).env
-        except TemplateNotFound:
+        except (TemplateNotFound, Corrupted):
             usual = {}
         return tuple(name for name, value in about.env.items() if usual.get(name) != value)
 
@@ -115,6 +115,8 @@ class States:
 
     def import_(self, source: BinaryIO, spec: SandboxSpec, key: bytes | None, on_progress: Progress | None) -> Record:
         """Make a sandbox from a file; what `spec` leaves open is the file's. On any error nothing is left.
+
+        What can be refused is refused before the file is read; the name is taken when all of it was.
 
         Raises as `open_archive`, `Archive.unpack` and `Engine.create` do; TemplateNotFound.
         """
@@ -128,10 +130,14 @@ class States:
                 raise Unsupported(
                     f"the file has {archive.manifest.layers} layers, more than {MOST_LAYERS + 1}", option="import_state"
                 )
-            base = self._base(about, spec)
-            spec = _completed(spec, about, base)
-            room = engine.grant(spec).disk or limits().max_disk
-            made = self._announce(archive.manifest.layers, about, base)
+            with engine.templates.using():
+                base = self._base(about, spec)
+                spec = _completed(spec, about, base)
+                room = engine.grant(spec).disk or limits().max_disk
+                engine.volumes.check(spec, host=base.host)
+                if spec.name is not None:
+                    engine.store.require_free(spec.name)
+                made = self._announce(archive.manifest.layers, about, base)
             try:
                 self._unpack(archive, made, room, on_progress)
                 return engine.create(dataclasses.replace(spec, snapshot=made[0].id))

@@ -156,6 +156,11 @@ class Store:
         sandbox_id = _target(link)
         return sandbox_id if sandbox_id and self.directory(sandbox_id).is_dir() else None
 
+    def require_free(self, name: str) -> None:
+        """Raises Conflict for a taken name; only `add` can tell that it still is free."""
+        if self.holder_of(self.names / name):
+            raise _taken(name)
+
     def add(self, record: Record) -> tuple[Record, FileLock]:
         """Let a new sandbox's folder appear, locked by the caller, with its name, key and slot.
 
@@ -169,7 +174,7 @@ class Store:
                     continue
                 if link.parent == self.keys:
                     raise KeyTaken
-                raise Conflict(f"the name {link.name!r} is taken", hint="choose another, or destroy its sandbox")
+                raise _taken(link.name)
             lock: FileLock | None = None
             try:
                 fresh.mkdir(mode=0o700)
@@ -266,6 +271,10 @@ def _target(link: Path) -> str | None:
         return os.readlink(link)
     except FileNotFoundError:
         return None
+
+
+def _taken(name: str) -> Conflict:
+    return Conflict(f"the name {name!r} is taken", hint="choose another, or destroy its sandbox")
 
 
 def _not_found(which: str) -> SandboxNotFound:
