@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING
 
 from anyio.to_thread import run_sync
 
+from skerry.core.built import IMAGES
 from skerry.core.errors import InvalidArgument, ProviderUnavailable, TemplateBuildFailed, TemplateNotFound
 from skerry.core.models import BuiltTemplate, Resources
-from skerry.sdk.building import LOG_TAIL, Builder, step_error
-from skerry.templates import Step
+from skerry.sdk.building import LOG_TAIL, Builder, anew, step_error
+from skerry.templates import Step, catalogue
 from skerry.templates.model import NAME, VERSION
 
 if TYPE_CHECKING:
@@ -69,28 +70,37 @@ async def build_image(builder: Builder, image: ImageOption, *, name: str | None 
     Raises TemplateBuildFailed, InvalidArgument, ProviderUnavailable, DiskFull.
     """
     wanted = None if name is None else _checked_name(name)
+    if wanted is not None:
+        await builder.check_names(wanted.partition(":")[0])
     text = os.fspath(image)
     remote = "://" in text
     if remote and not text.startswith("docker://"):
         raise InvalidArgument(f"{text!r} is not an image", hint="the path of an archive, or docker://NAME")
     content = f"ref:{text}" if remote else await run_sync(_hash_file, text)
-    known = f"image:{hashlib.sha256(content.encode()).hexdigest()[:16]}"
-    try:
-        found = await builder.find(known)
-    except TemplateNotFound:
+    known = f"{IMAGES}:{hashlib.sha256(content.encode()).hexdigest()[:16]}"
+    force = builder.forced()
+    found = None if force else await _find(builder, known)
+    if found is None:
         builder.require(known)
         _require_programs()
-        found = await _import(builder, text, known, remote=remote)
-    return found if wanted is None else await builder.add(replace(found, name=wanted, id=""))
+        found = await _import(builder, text, known, remote=remote, force=force)
+    if wanted is None:
+        return found
+    return await builder.replace(replace(found, name=wanted, id=""), lambda other: other.name == wanted)
 
 
-async def _import(builder: Builder, image: str, name: str, *, remote: bool) -> BuiltTemplate:
+async def _find(builder: Builder, name: str) -> BuiltTemplate | None:
+    try:
+        return await builder.find(name)
+    except TemplateNotFound:
+        return None
+
+
+async def _import(builder: Builder, image: str, name: str, *, remote: bool, force: bool) -> BuiltTemplate:
     shown = os.path.basename(image)
     async with builder.building(hashlib.sha256(name.encode()).hexdigest()[:40]):
-        try:
-            return await builder.find(name)  # somebody else was quicker
-        except TemplateNotFound:
-            pass
+        if not force and (found := await _find(builder, name)):
+            return found  # somebody else was quicker
         async with builder.sandbox(None, Resources(), network="open" if remote else "none") as box:
             if not remote:
                 await builder.report(shown, "upload", 0, 4)
@@ -101,13 +111,15 @@ async def _import(builder: Builder, image: str, name: str, *, remote: bool) -> B
             await builder.step(box, shown, Step(name="read", run=run, user="root", cwd="/workspace", env=env))
             config = await _look(box, shown)
             layer = hashlib.sha256(json.dumps([LAYOUT, config.digest]).encode()).hexdigest()[:40]
+            layer = anew(layer) if force else layer
             async with builder.building(layer):  # until the template that names it is there
                 if not await builder.has_layer(layer):
                     await builder.report(shown, "unpack", 2, 4)
                     await builder.step(box, shown, Step(name="unpack", run=_UNPACK, user="root", cwd="/workspace"))
                     await builder.report(shown, "", 4, 4)
                     await builder.commit(box, layer, ROOT_TREE)
-                return await builder.add(_describe(name, shown, config, layer))
+                made = _describe(name, shown, config, layer)
+                return await builder.replace(made, lambda other: other.name == name)
 
 
 def _describe(name: str, shown: str, config: ImageConfig, layer: str) -> BuiltTemplate:
@@ -169,6 +181,7 @@ def _checked_name(name: str) -> str:
     title, colon, version = name.partition(":")
     if not NAME.fullmatch(title) or (colon and not VERSION.fullmatch(version)) or title.startswith("sb-"):
         raise InvalidArgument(f"{name!r} is not a name for a template", hint="such as my-image or my-image:2")
+    catalogue.check_free(title)
     return name if colon else f"{title}:1"
 
 

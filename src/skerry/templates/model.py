@@ -123,6 +123,7 @@ class Template:
             raise InvalidArgument(f"description must be text, not {self.description!r}")
         for alias in _texts(self.aliases, "aliases"):
             check_name(alias, "aliases")
+            check_base(self.base, alias)
         if self.base == "host" and self.packages.apt:
             hint = "use the base 'debian'"
             raise InvalidArgument("packages.apt: the base 'host' has this machine's /usr, read-only", hint=hint)
