@@ -12,8 +12,8 @@ import inspect
 import json
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -283,28 +283,39 @@ class Builder:
 
     async def step(self, box: AsyncSandbox, name: str, step: Step) -> ExecResult:
         """Run one. Raises TemplateBuildFailed, DiskFull."""
-        try:
+        with named_step(f"template {name}", step.name):
             result = await box.exec(
                 step.run,
                 cwd=step.cwd,
                 env=step.env,
                 user=step.user,
                 stdin=step.stdin,
-                timeout=max(0.001, self._end - time.monotonic()),
+                timeout=self.left(),
                 on_stdout=self._on_log,
                 on_stderr=self._on_log,
                 output_limit=KEPT_OUTPUT,
             )
-        except _NOT_RUN as error:
-            message = f"template {name}: the step {step.name!r} could not be run: {error.message}"
-            raise TemplateBuildFailed(message, step=step.name, hint=error.hint) from error
         if not result.ok:
             raise step_error(f"template {name}", step.name, result)
         return result
 
+    def left(self) -> float:
+        """Seconds until the build in hand must be done."""
+        return max(0.001, self._end - time.monotonic())
+
     async def commit(self, box: AsyncSandbox, layer: str, directory: str | None) -> None:
         """Keep what the sandbox wrote; it is gone then."""
         await box._end(lambda: self._templates.commit_layer(box.id, layer, directory=directory))
+
+
+@contextmanager
+def named_step(what: str, step: str) -> Iterator[None]:
+    """Names the step in an error of a command that never ended by itself."""
+    try:
+        yield
+    except _NOT_RUN as error:
+        message = f"{what}: the step {step!r} could not be run: {error.message}"
+        raise TemplateBuildFailed(message, step=step, hint=error.hint) from error
 
 
 def step_error(what: str, step: str, result: ExecResult) -> SkerryError:

@@ -13,14 +13,14 @@ import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 from anyio.to_thread import run_sync
 
 from skerry.core.built import IMAGES
 from skerry.core.errors import InvalidArgument, ProviderUnavailable, TemplateBuildFailed, TemplateNotFound
 from skerry.core.models import BuiltTemplate, Resources
-from skerry.sdk.building import LOG_TAIL, Builder, anew, step_error
+from skerry.sdk.building import LOG_TAIL, Builder, anew, named_step, step_error
 from skerry.templates import Step, catalogue
 from skerry.templates.model import NAME, VERSION
 
@@ -83,7 +83,7 @@ async def build_image(builder: Builder, image: ImageOption, *, name: str | None 
     if found is None:
         builder.require(known)
         _require_programs()
-        found = await _import(builder, text, known, remote=remote, force=force)
+        found = await _import(builder, text, known, content, remote=remote, force=force)
     if wanted is None:
         return found
     return await builder.replace(replace(found, name=wanted, id=""), lambda other: other.name == wanted)
@@ -96,7 +96,7 @@ async def _find(builder: Builder, name: str) -> BuiltTemplate | None:
         return None
 
 
-async def _import(builder: Builder, image: str, name: str, *, remote: bool, force: bool) -> BuiltTemplate:
+async def _import(builder: Builder, image: str, name: str, content: str, *, remote: bool, force: bool) -> BuiltTemplate:
     shown = os.path.basename(image)
     async with builder.building(hashlib.sha256(name.encode()).hexdigest()[:40]):
         if not force and (found := await _find(builder, name)):
@@ -104,12 +104,12 @@ async def _import(builder: Builder, image: str, name: str, *, remote: bool, forc
         async with builder.sandbox(None, Resources(), network="open" if remote else "none") as box:
             if not remote:
                 await builder.report(shown, "upload", 0, 4)
-                await box.files.upload(image, _FILE)
+                await _upload(box, image, content)
             run = _PULL if remote else _COPY.format(file=_FILE)
             env = {"REFERENCE": image} if remote else {}
             await builder.report(shown, "read", 1, 4)
             await builder.step(box, shown, Step(name="read", run=run, user="root", cwd="/workspace", env=env))
-            config = await _look(box, shown)
+            config = await _look(builder, box, shown)
             layer = hashlib.sha256(json.dumps([LAYOUT, config.digest]).encode()).hexdigest()[:40]
             layer = anew(layer) if force else layer
             async with builder.building(layer):  # until the template that names it is there
@@ -136,9 +136,32 @@ def _describe(name: str, shown: str, config: ImageConfig, layer: str) -> BuiltTe
     )
 
 
-async def _look(box: AsyncSandbox, name: str) -> ImageConfig:
-    manifest = await box.exec(_LOOK, user="root", output_limit=MAX_CONFIG)
-    config = await box.exec([*_LOOK, "--config"], user="root", output_limit=MAX_CONFIG)
+async def _upload(box: AsyncSandbox, image: str, content: str) -> None:
+    """Raises TemplateBuildFailed when it is not what was looked at, and cached, before."""
+    with await run_sync(lambda: open(image, "rb")) as file:
+        reader = _Hashed(file)
+        await box.files.write(_FILE, cast(BinaryIO, reader))
+    if reader.hash.hexdigest() != content:
+        raise TemplateBuildFailed(f"image {image}: it has changed meanwhile", step="upload", hint="try again")
+
+
+class _Hashed:
+    """A file that is read once, and the hash of what was read."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self.hash = file, hashlib.sha256()
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._file.read(size)
+        self.hash.update(data)
+        return data
+
+
+async def _look(builder: Builder, box: AsyncSandbox, name: str) -> ImageConfig:
+    with named_step(f"image {name}", "look"):
+        manifest = await box.exec(_LOOK, user="root", output_limit=MAX_CONFIG, timeout=builder.left())
+        wanted = [*_LOOK, "--config"]
+        config = await box.exec(wanted, user="root", output_limit=MAX_CONFIG, timeout=builder.left())
     for result in (manifest, config):
         if not result.ok:
             raise step_error(f"image {name}", "look", result)

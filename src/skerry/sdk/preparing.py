@@ -9,7 +9,7 @@ import anyio
 from skerry.core.errors import AlreadyExists, SkerryError, Timeout
 from skerry.core.models import BuiltTemplate, SandboxInfo, Script
 from skerry.core.provider import Templates
-from skerry.sdk.building import KEPT_OUTPUT, step_error
+from skerry.sdk.building import KEPT_OUTPUT, named_step, step_error
 from skerry.sdk.commands import TextCallback
 from skerry.sdk.log import log
 from skerry.sdk.sources import Source, fetch
@@ -75,16 +75,18 @@ async def _wait_until_done(sandbox: AsyncSandbox) -> None:
 
 async def _run_scripts(sandbox: AsyncSandbox, built: BuiltTemplate, on_log: TextCallback | None) -> None:
     for number, script in enumerate(built.post_create, start=1):
-        result = await sandbox.exec(
-            script.run,
-            user=script.user,
-            timeout=PREPARE_TIMEOUT,
-            on_stdout=on_log,
-            on_stderr=on_log,
-            output_limit=KEPT_OUTPUT,
-        )
+        what, step = f"template {built.name}", f"postCreate {number}: {_first_line(script)}"
+        with named_step(what, step):
+            result = await sandbox.exec(
+                script.run,
+                user=script.user,
+                timeout=PREPARE_TIMEOUT,
+                on_stdout=on_log,
+                on_stderr=on_log,
+                output_limit=KEPT_OUTPUT,
+            )
         if not result.ok:
-            raise step_error(f"template {built.name}", f"postCreate {number}: {_first_line(script)}", result)
+            raise step_error(what, step, result)
 
 
 async def serve(sandbox: AsyncSandbox, info: SandboxInfo) -> None:
