@@ -154,7 +154,8 @@ def _folders(home: Path) -> Iterable[str]:
     kept = ("sandboxes", "names", "keys", "trash", "snapshots", "volumes")
     for part in (*kept, "pool/uppers", "pool/snapshots", "pool/volumes", "pool/layers"):
         if (home / part).is_dir():
-            yield from (f"{part}/{name}" for name in os.listdir(home / part))
+            # the lock of all that is there is made when it is first needed, and stays
+            yield from (f"{part}/{name}" for name in os.listdir(home / part) if name != "lock")
     yield from (f"templates/{path.name}" for path in (home / "templates").glob("*.*") if not path.is_dir())
     slots = Path("/run/skerry/slots")
     if slots.is_dir():

@@ -10,7 +10,7 @@ import sys
 from skerry import Sandbox, Templates
 from skerry.templates import Command, Scripts, Template
 
-CONTENT = "seq 20000 >numbers; mkdir tree; for n in $(seq 50); do echo $n >tree/$n; done"
+CONTENT = "seq 20000 >numbers; mkdir -p tree; for n in $(seq 50); do echo $n >tree/$n; done"
 MADE = "crash"
 """The purpose of what it creates; that of its builds is another."""
 PREPARED = "sleep 0.05; sha256sum numbers >sum"

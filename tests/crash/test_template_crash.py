@@ -32,6 +32,7 @@ def kill_a_builder(prefix: str, image: Path, chance: random.Random) -> set[str]:
         victim.send_signal(signal.SIGKILL)
         said += victim.stdout
     assert said[0].startswith("building "), "the victim died before it did anything"
+    assert victim.returncode == -signal.SIGKILL, "the victim died of something else"
     return {line.split()[1] for line in said if line.startswith("built ")}
 
 

@@ -77,7 +77,7 @@ def check_free(name: str, what: str = "name") -> None:
     stands for is the same everywhere, whatever is built."""
     taken = names() | LANGUAGES.keys()
     match = _WITH_VERSION.fullmatch(name)
-    if name == IMAGES:
+    if name == IMAGES:  # which a Template refuses by itself
         why = "is what images are called"
     elif _ID.fullmatch(name):
         why = "looks like the id of a template"
