@@ -524,6 +524,27 @@ MUTANTS = [
         "tests/templates/test_building.py::test_force_builds_anew_though_something_has_the_layer",
     ),
     Mutant(
+        "the password of a source is in a command line",
+        "src/skerry/sdk/sources.py",
+        'command = ["/bin/sh", "-c", _DOWNLOAD, "sh", place]',
+        'command = ["/bin/sh", "-c", _DOWNLOAD, "sh", place, source.url]',
+        "tests/templates/test_sources.py::test_a_password_of_a_url_is_in_no_command_line_and_no_repr",
+    ),
+    Mutant(
+        "a layer is removed in its place",
+        "src/skerry/providers/local/templates.py",
+        "                (layers / digest).rename(layers / gone)\n",
+        "                gone = digest\n",
+        "tests/templates/test_building.py::test_a_layer_whose_removal_was_cut_short_is_no_layer",
+    ),
+    Mutant(
+        "an image is cached under the hash of another",
+        "src/skerry/sdk/images.py",
+        "    if reader.hash.hexdigest() != content:\n",
+        "    if reader.hash is None:\n",
+        "tests/templates/test_images.py::test_an_image_that_changes_while_it_is_read_is_not_taken_for_the_one_before",
+    ),
+    Mutant(
         "a name with a number may be taken",
         "src/skerry/templates/catalogue.py",
         '    elif match is not None and match["name"] in taken:\n',

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import posixpath
 import re
 import shutil
 from collections.abc import Mapping
@@ -33,7 +34,7 @@ ImageOption = str | os.PathLike[str]
 PROGRAMS = ("skopeo", "umoci")
 ROOT_TREE = "/workspace/bundle/rootfs"
 MAX_CONFIG = 4 << 20
-LAYOUT = "1"
+LAYOUT = "2"
 """Part of each layer's digest; raised when the steps below leave something else for the same image."""
 
 _FILE = "/workspace/image.tar"
@@ -46,7 +47,8 @@ kind=docker-archive
 if tar -tf {file} oci-layout >/dev/null 2>&1; then kind=oci-archive; fi
 exec skopeo --insecure-policy copy -q "$kind:{file}" oci:/workspace/oci:image"""
 _PULL = 'exec skopeo --insecure-policy copy -q "$REFERENCE" oci:/workspace/oci:image'
-_UNPACK = "exec umoci unpack --image /workspace/oci:image /workspace/bundle"
+_UNPACK = f"""umoci unpack --image /workspace/oci:image /workspace/bundle || exit
+mkdir -p "{ROOT_TREE}$WORKDIR" 2>/dev/null || :  # as Docker does; where a file is in its place, commands will say so"""
 _LOOK = ("skopeo", "inspect", "--raw", "oci:/workspace/oci:image")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}")
@@ -115,7 +117,9 @@ async def _import(builder: Builder, image: str, name: str, content: str, *, remo
             async with builder.building(layer):  # until the template that names it is there
                 if not await builder.has_layer(layer):
                     await builder.report(shown, "unpack", 2, 4)
-                    await builder.step(box, shown, Step(name="unpack", run=_UNPACK, user="root", cwd="/workspace"))
+                    env = {"WORKDIR": config.workdir}
+                    unpack = Step(name="unpack", run=_UNPACK, user="root", cwd="/workspace", env=env)
+                    await builder.step(box, shown, unpack)
                     await builder.report(shown, "", 4, 4)
                     await builder.commit(box, layer, ROOT_TREE)
                 made = _describe(name, shown, config, layer)
@@ -188,6 +192,7 @@ def parse_config(manifest: Mapping[str, object], config: Mapping[str, object]) -
     workdir = wanted.get("WorkingDir") or "/workspace"
     if not workdir.startswith("/") or "\0" in workdir:
         raise ValueError(f"{workdir!r} is not a working directory")
+    workdir = posixpath.normpath(f"/{workdir.lstrip('/')}")
     ports = sorted(_port(entry) for entry in wanted.get("ExposedPorts") or {} if not entry.endswith("/udp"))
     return ImageConfig(digest=digest, env=env, user=user, workdir=workdir, ports=tuple(ports))
 

@@ -27,7 +27,7 @@ from skerry.core.errors import Conflict, DiskFull, InvalidArgument, TemplateNotF
 from skerry.core.models import BuiltTemplate, State
 from skerry.providers.local import bases
 from skerry.providers.local.locks import FileLock
-from skerry.providers.local.storage import remove_tree
+from skerry.providers.local.storage import remove_tree, typed_errors
 
 if TYPE_CHECKING:
     from skerry.providers.local.engine import Engine
@@ -97,16 +97,16 @@ class Templates:
             record = engine.halt(record)
             upper = engine.upper(sandbox_id)
             try:
-                if directory is not None:
-                    _keep_only(upper, directory)
-                _flush(upper)
-                upper.rename(target)
-            except OSError as error:
-                if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                    raise DiskFull(f"no room for the layer of {sandbox_id}", errno=error.errno) from error
-                if not target.is_dir():
-                    raise
-                # Somebody else built the same: theirs is as good.
+                with typed_errors(engine.store.home):
+                    if directory is not None:
+                        _keep_only(upper, directory)
+                    _flush(upper)
+                    try:
+                        upper.rename(target)
+                    except OSError as error:
+                        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                            raise
+                        # Somebody else built the same: theirs is as good.
             finally:
                 engine._tear_down(record)
 
