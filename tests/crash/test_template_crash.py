@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from skerry import Sandbox, Templates
-from skerry.sdk.preparing import DONE
+from skerry.sdk.preparing import mark
 from tests import inventory
 from tests.crash.builder import CONTENT, MADE
 from tests.templates.archives import docker_archive, file, layer
@@ -45,7 +45,7 @@ def destroy_created() -> int:
     assert [(info.purpose, info.leased_to) for info in created] in ([], [(MADE, None)])
     for info in created:
         with Sandbox.connect(info.id) as sandbox:
-            assert sandbox.files.exists(DONE, user="root")
+            assert sandbox.files.exists(mark("prepared", info.id), user="root")
     return len(created)
 
 

@@ -531,6 +531,13 @@ MUTANTS = [
         "tests/templates/test_sources.py::test_a_password_of_a_url_is_in_no_command_line_and_no_repr",
     ),
     Mutant(
+        "the first sandbox's preparation counts for its copies",
+        "src/skerry/sdk/preparing.py",
+        '    return f"/.skerry/{kind}-{sandbox_id}"\n',
+        '    return f"/.skerry/{kind}"\n',
+        "tests/templates/test_sources.py::test_a_sandbox_from_a_snapshot_gets_its_source_though_the_first_one_had_one",
+    ),
+    Mutant(
         "a layer is removed in its place",
         "src/skerry/providers/local/templates.py",
         "                (layers / digest).rename(layers / gone)\n",

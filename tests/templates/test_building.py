@@ -21,6 +21,7 @@ from skerry import (
     TemplateNotFound,
 )
 from skerry.core import registry
+from skerry.core.models import SandboxInfo, SandboxSpec
 from skerry.providers.local import LocalProvider
 from skerry.templates import Command, File, Scripts, Template
 from tests import inventory
@@ -91,6 +92,44 @@ async def test_a_template_lies_over_its_base(templates: AsyncTemplates) -> None:
         assert (
             await sandbox.exec("ls . c; cat b seen; echo $A$B")
         ).stdout == "b\nc\nseen\n\nc:\nnew\n2\n12\n12\n".replace("b\nc\nseen\n\nc:", ".:\nb\nc\nseen\n\nc:")
+
+
+async def test_a_path_of_the_base_is_kept(templates: AsyncTemplates) -> None:
+    tool = {"/special/tool": File("#!/bin/sh\necho found\n", 0o755)}
+    await templates.build(tiny("pathed", files=tool, env={"PATH": "/special:/usr/bin:/bin"}))
+    async with await AsyncSandbox.create(template=tiny("on-it", "tool >said", base="pathed")) as sandbox:
+        assert (await sandbox.exec("cat said; tool; echo $PATH")).stdout.split() == [
+            "found",
+            "found",
+            "/opt/python/bin:/opt/npm/bin:/special:/usr/bin:/bin",
+        ]
+    async with await AsyncSandbox.create(template=tiny("own", base="pathed", env={"PATH": "/usr/bin"})) as sandbox:
+        assert (await sandbox.exec("echo $PATH")).stdout == "/usr/bin\n"
+
+
+async def test_a_build_cannot_pretend_to_be_prepared(templates: AsyncTemplates) -> None:
+    marks = Command("mkdir -p /.skerry/preparing /.skerry/prepared", "root")
+    scripts = Scripts(build=(marks,), post_create=(Command("echo created >said"),))
+    async with await AsyncSandbox.create(template=tiny("pretender", scripts=scripts)) as sandbox:
+        assert (await sandbox.exec("cat said")).stdout == "created\n"
+
+
+async def test_a_template_that_is_replaced_at_the_last_moment_is_found_again(
+    templates: AsyncTemplates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    template = tiny("moving", "date +%N >stamp")
+    await templates.build(template)
+    create = LocalProvider.create
+
+    async def replaced_before(self: LocalProvider, spec: SandboxSpec) -> SandboxInfo:
+        if spec.purpose == "late":
+            monkeypatch.setattr(LocalProvider, "create", create)
+            await templates.build(template, force=True)
+        return await create(self, spec)
+
+    monkeypatch.setattr(LocalProvider, "create", replaced_before)
+    async with await AsyncSandbox.create(template="moving", purpose="late") as sandbox:
+        assert (await sandbox.info()).template_id == (await templates.show("moving")).digest
 
 
 async def test_force_builds_anew_though_something_has_the_layer(templates: AsyncTemplates, skerry_home: Path) -> None:

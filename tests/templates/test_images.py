@@ -362,3 +362,17 @@ async def test_an_image_that_changes_while_it_is_read_is_not_taken_for_the_one_b
     with pytest.raises(TemplateBuildFailed, match="changed") as caught:
         await AsyncSandbox.create(image=image)
     assert caught.value.step == "upload"
+
+
+async def test_an_image_cannot_pretend_to_be_prepared(tmp_path: Path, program: bytes) -> None:
+    marks = [special(f".skerry/{name}", tarfile.DIRTYPE, mode=0o755) for name in ("preparing", "prepared")]
+    image = docker_archive(tmp_path / "image.tar", layer(file("show", program, mode=0o755), *marks))
+    with tarfile.open(tmp_path / "source.tar", "w") as tar:
+        tar.add(image, "x")
+    with pytest.raises(TemplateBuildFailed) as caught:  # it has no tar: but the source was not left out in silence
+        await AsyncSandbox.create(image=image, source=tmp_path / "source.tar")
+    assert caught.value.step == "unpack"
+    link = special(".skerry", tarfile.SYMTYPE, link="/etc")
+    image = docker_archive(tmp_path / "link.tar", layer(file("show", program, mode=0o755), link))
+    async with await AsyncSandbox.create(image=image) as sandbox:
+        assert (await sandbox.files.stat("/.skerry", user="root")).type == "dir"

@@ -258,3 +258,12 @@ async def test_links_and_devices_of_an_archive_reach_nothing_outside(tmp_path: P
     assert caught.value.step == "unpack"
     assert not outside.exists()
     assert not (await AsyncSandbox.list()).items
+
+
+async def test_a_sandbox_from_a_snapshot_gets_its_source_though_the_first_one_had_one(tmp_path: Path) -> None:
+    first, second = archive(tmp_path / "first.tar", "a"), archive(tmp_path / "second.tar", "b")
+    async with await AsyncSandbox.create(source=first) as sandbox:
+        snapshot = await sandbox.snapshots.create()
+        async with await AsyncSandbox.create(snapshot=snapshot, source=second) as copy:
+            assert (await copy.exec("ls")).stdout == "a\nb\n"
+        await sandbox.snapshots.delete(snapshot)

@@ -26,7 +26,10 @@ def meant(which: str, built: Iterable[BuiltTemplate], *, others: Iterable[str] =
     known = [info for info in known if not info.superseded]
     title, colon, version = name.partition(":")
     found = [info for info in known if title == stem(info)] or [info for info in known if title in info.aliases]
-    if at or not found or (not colon and title == IMAGES):
+    if which == IMAGES and found:
+        hint = f"say which: {', '.join(info.name for info in found[:5])}"
+        raise TemplateNotFound(f"{which!r} alone is no image", hint=hint)
+    if at or not found:
         raise TemplateNotFound(f"there is no template {which!r}", hint=_hint(title, known, others))
     exact = [info for info in found if not colon or info.name.partition(":")[2] == version]
     longer = [info for info in found if info.name.partition(":")[2].startswith(f"{version}.")]

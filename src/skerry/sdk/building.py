@@ -37,6 +37,7 @@ from skerry.core.provider import Provider, Templates
 from skerry.sdk.commands import TextCallback
 from skerry.sdk.log import log
 from skerry.templates import Command, Step, Template, aptsources, bootstrap, catalogue, digest, environment, steps
+from skerry.templates.plan import NPM, PATH, PYTHON
 
 if TYPE_CHECKING:
     from skerry.sdk.sandbox import AsyncSandbox
@@ -142,6 +143,8 @@ class Builder:
         """
         force = self.forced()
         recipe, base, directory = await self._plan(template)
+        if base is not None:
+            template = recipe = _with_path(template, base)
         layer = digest(recipe, _key(base))[:40]
         wanted = _describe(template, base, layer, host=base.host if base else template.base == "host")
         if not force:
@@ -356,6 +359,15 @@ def _key(base: BuiltTemplate | None) -> str:
     if base is None:
         return "host"
     return hashlib.sha256(json.dumps([base.layers, base.host, sorted(base.env.items())]).encode()).hexdigest()
+
+
+def _with_path(template: Template, base: BuiltTemplate) -> Template:
+    """The template with the PATH of its base, which an image may need, behind the directories of packages."""
+    found = base.env.get("PATH")
+    if found in (None, "", PATH) or "PATH" in template.env:
+        return template
+    both = dict.fromkeys([*(f"{top}/bin" for top in (PYTHON, NPM)), *found.split(":")])
+    return replace(template, env={**template.env, "PATH": ":".join(both)})
 
 
 def _describe(template: Template, base: BuiltTemplate | None, layer: str, *, host: bool) -> BuiltTemplate:

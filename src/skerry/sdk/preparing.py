@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import anyio
 
@@ -18,11 +18,17 @@ if TYPE_CHECKING:
     from skerry.sdk.sandbox import AsyncSandbox
 
 PREPARE_TIMEOUT = 1800.0
-CLAIM, DONE = "/.skerry/preparing", "/.skerry/prepared"
-"""Directories of the sandbox: who makes the first prepares it; the second says that it is done."""
 SERVED = "/dev/shm/.skerry-served"
 """A directory that is gone when the sandbox stops: who makes it starts the services."""
 POLL = 0.1
+
+
+def mark(kind: Literal["preparing", "prepared"], sandbox_id: str) -> str:
+    """A directory of the sandbox: who makes the first prepares it; the second says that it is done.
+
+    They have its id, so that none of an image, a template, or a snapshot's first sandbox is taken for them.
+    """
+    return f"/.skerry/{kind}-{sandbox_id}"
 
 
 async def prepare(
@@ -39,7 +45,7 @@ async def prepare(
     mine = sandbox.config.idempotency_key is None
     try:
         try:
-            await sandbox.files.mkdir(CLAIM, user="root", parents=False)
+            await sandbox.files.mkdir(mark("preparing", sandbox.id), user="root", parents=False)
             mine = True
         except AlreadyExists:
             await _wait_until_done(sandbox)
@@ -50,7 +56,7 @@ async def prepare(
         if built is not None:
             await _run_scripts(sandbox, built, on_log)
             await _start_services(sandbox, built)
-        await sandbox.files.mkdir(DONE, user="root", parents=False)
+        await sandbox.files.mkdir(mark("prepared", sandbox.id), user="root", parents=False)
         await sandbox._release()
     except BaseException:
         if mine:
@@ -67,7 +73,7 @@ def needs_preparation(built: BuiltTemplate | None, source: Source | None) -> boo
 async def _wait_until_done(sandbox: AsyncSandbox) -> None:
     """For a second `create` under one idempotency key. Raises Timeout, SandboxNotFound when the first failed."""
     with anyio.move_on_after(PREPARE_TIMEOUT):
-        while not await sandbox.files.exists(DONE, user="root"):  # noqa: ASYNC110 - another process makes it
+        while not await sandbox.files.exists(mark("prepared", sandbox.id), user="root"):  # noqa: ASYNC110 - another process makes it
             await anyio.sleep(POLL)
         return
     raise Timeout(f"sandbox {sandbox.id} has been in preparation for {PREPARE_TIMEOUT:.0f} s")
