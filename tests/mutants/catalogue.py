@@ -514,14 +514,14 @@ MUTANTS = [
         "src/skerry/providers/local/templates.py",
         "                if info.superseded and self._needed(info) is None:\n",
         "                if info.superseded:\n",
-        "tests/templates/test_building.py::test_what_force_replaces_stays_for_who_needs_it_and_then_goes",
+        "tests/templates/test_force.py::test_what_force_replaces_stays_for_who_needs_it_and_then_goes",
     ),
     Mutant(
         "force uses the layer that is there",
         "src/skerry/sdk/building.py",
         "            fresh = anew(layer)\n",
         "            return await self._templates.add_template(wanted)\n            fresh = anew(layer)\n",
-        "tests/templates/test_building.py::test_force_builds_anew_though_something_has_the_layer",
+        "tests/templates/test_force.py::test_force_builds_anew_though_something_has_the_layer",
     ),
     Mutant(
         "the password of a source is in a command line",
@@ -542,7 +542,7 @@ MUTANTS = [
         "src/skerry/providers/local/templates.py",
         "                (layers / digest).rename(layers / gone)\n",
         "                gone = digest\n",
-        "tests/templates/test_building.py::test_a_layer_whose_removal_was_cut_short_is_no_layer",
+        "tests/templates/test_force.py::test_a_layer_whose_removal_was_cut_short_is_no_layer",
     ),
     Mutant(
         "an image is cached under the hash of another",

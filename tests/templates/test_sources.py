@@ -235,7 +235,7 @@ async def test_a_source_without_content_is_refused_before_anything_happens(tmp_p
     for source in (empty, gone, tmp_path / "missing.tar"):
         with pytest.raises(InvalidArgument):
             await AsyncSandbox.create(template=template, source=source)
-    assert inventory.left(before, inventory.take(skerry_home)) == {}
+    assert inventory.left(before, inventory.settle(skerry_home, before)) == {}
 
 
 @pytest.mark.parametrize("user", ["user", "root"])

@@ -21,7 +21,8 @@ from anyio.to_thread import run_sync
 from skerry.core.built import IMAGES
 from skerry.core.errors import InvalidArgument, ProviderUnavailable, TemplateBuildFailed, TemplateNotFound
 from skerry.core.models import BuiltTemplate, Resources
-from skerry.sdk.building import LOG_TAIL, Builder, anew, named_step, step_error
+from skerry.sdk.building import Builder, anew
+from skerry.sdk.steps import LOG_TAIL, named_step, step_error
 from skerry.templates import Step, catalogue
 from skerry.templates.model import NAME, VERSION
 

@@ -9,10 +9,10 @@ import anyio
 from skerry.core.errors import AlreadyExists, SkerryError, Timeout
 from skerry.core.models import BuiltTemplate, SandboxInfo, Script
 from skerry.core.provider import Templates
-from skerry.sdk.building import KEPT_OUTPUT, named_step, step_error
 from skerry.sdk.commands import TextCallback
 from skerry.sdk.log import log
 from skerry.sdk.sources import Source, fetch
+from skerry.sdk.steps import KEPT_OUTPUT, named_step, step_error
 
 if TYPE_CHECKING:
     from skerry.sdk.sandbox import AsyncSandbox

@@ -12,9 +12,9 @@ from anyio.to_thread import run_sync
 
 from skerry.core.errors import AlreadyExists, InvalidArgument, SkerryError
 from skerry.core.models import ExecResult
-from skerry.sdk.building import KEPT_OUTPUT, named_step, step_error
 from skerry.sdk.commands import TextCallback, check_whole
 from skerry.sdk.git_auth import split_url
+from skerry.sdk.steps import KEPT_OUTPUT, named_step, step_error
 
 if TYPE_CHECKING:
     from skerry.sdk.sandbox import AsyncSandbox
