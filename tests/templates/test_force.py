@@ -11,6 +11,10 @@ from skerry import AsyncSandbox, AsyncTemplates, BuildProgress, TemplateBuildFai
 from skerry.core import registry
 from skerry.core.models import SandboxInfo, SandboxSpec
 from skerry.providers.local import LocalProvider
+from skerry.providers.local.bases import Base
+from skerry.providers.local.kept import Kept
+from skerry.providers.local.locks import FileLock
+from skerry.providers.local.statefile import StateFile
 from skerry.templates import Command, Scripts, Template
 from tests import inventory
 from tests.templates.archives import tiny
@@ -135,3 +139,25 @@ async def test_a_layer_whose_removal_was_cut_short_is_no_layer(
         assert (await sandbox.exec("cat file")).stdout == "whole\n"
     await provider.sweep()
     assert len(list((skerry_home / "pool/layers").iterdir())) == 1
+
+
+async def test_an_import_keeps_its_template_until_that_is_written_down(
+    templates: AsyncTemplates, tmp_path: Path, skerry_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider = registry.provider("local")
+    assert isinstance(provider, LocalProvider)
+    states = provider.engine.states
+    announce, removable = states._announce, list[bool]()
+
+    def announce_and_look(count: int, about: StateFile, base: Base) -> list[Kept]:
+        lock = FileLock(skerry_home / "templates/lock")
+        removable.append(lock.try_acquire())
+        lock.release()
+        return announce(count, about, base)
+
+    async with await AsyncSandbox.create(template=tiny("carried", "echo built >file")) as sandbox:
+        await sandbox.export_state(tmp_path / "state")
+    monkeypatch.setattr(states, "_announce", announce_and_look)
+    async with await AsyncSandbox.create(import_state=tmp_path / "state") as sandbox:
+        assert (await sandbox.exec("cat file")).stdout == "built\n"
+    assert removable == [False]

@@ -128,10 +128,11 @@ class States:
                 raise Unsupported(
                     f"the file has {archive.manifest.layers} layers, more than {MOST_LAYERS + 1}", option="import_state"
                 )
-            base = self._base(about, spec)
-            spec = _completed(spec, about, base)
-            room = engine.grant(spec).disk or limits().max_disk
-            made = self._announce(archive.manifest.layers, about, base)
+            with engine.templates.using():  # until it is written down who needs the template
+                base = self._base(about, spec)
+                spec = _completed(spec, about, base)
+                room = engine.grant(spec).disk or limits().max_disk
+                made = self._announce(archive.manifest.layers, about, base)
             try:
                 self._unpack(archive, made, room, on_progress)
                 return engine.create(dataclasses.replace(spec, snapshot=made[0].id))
