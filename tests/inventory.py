@@ -8,8 +8,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import skerry
+
 AGENT_ARGUMENT = b"/.skerry/agent"
-PROGRAMS = ("agent", "launcher", "dns")
+PROGRAMS = [bytes(Path(skerry.__file__).parent / "_bin" / name) for name in ("agent", "launcher", "dns")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +124,7 @@ def _sandbox_processes() -> Iterable[tuple[int, str]]:
             command = Path(f"/proc/{name}/cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        ours = any(os.path.basename(command[0]) == program.encode() and b"_bin" in command[0] for program in PROGRAMS)
+        ours = command[0] in PROGRAMS  # not those of another checkout, which somebody else may be testing
         if "/skerry/sb-" in cgroup or command[0] == AGENT_ARGUMENT or ours:
             yield int(name), cgroup + repr(command)
 
@@ -154,7 +156,8 @@ def _folders(home: Path) -> Iterable[str]:
     kept = ("sandboxes", "names", "keys", "trash", "snapshots", "volumes")
     for part in (*kept, "pool/uppers", "pool/snapshots", "pool/volumes", "pool/layers"):
         if (home / part).is_dir():
-            yield from (f"{part}/{name}" for name in os.listdir(home / part))
+            # the lock of all that is there is made when it is first needed, and stays
+            yield from (f"{part}/{name}" for name in os.listdir(home / part) if name != "lock")
     yield from (f"templates/{path.name}" for path in (home / "templates").glob("*.*") if not path.is_dir())
     slots = Path("/run/skerry/slots")
     if slots.is_dir():

@@ -103,7 +103,28 @@ def test_an_unknown_template_is_an_error_with_the_nearest(skerry: Skerry) -> Non
         done = skerry(*command)
         assert done.code == (125 if command[0] == "run" else 1)
         assert "(TEMPLATE_NOT_FOUND)" in done.err
-    assert "did you mean 'python'?" in skerry("run", "-T", "pyton", "--", "true").err
+        assert "did you mean 'python'?" in done.err
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_force_builds_anew_while_a_sandbox_has_the_old_one(skerry: Skerry, project: Path) -> None:
+    write(project, "date +%s%N >stamp")
+    first = skerry("template", "build", str(project), "-o", "json").json
+    sandbox_id = skerry("create", "-T", "cli-made").text.strip()
+    before = skerry("exec", sandbox_id, "--", "cat", "stamp").text
+    forced = skerry("template", "build", "--force", str(project))
+    assert (forced.code, forced.text, "step 3 of 3" in forced.err) == (0, "cli-made:1\n", True), forced.err
+    assert skerry("template", "show", "cli-made", "-o", "json").json["digest"] != first["digest"]
+    assert skerry("exec", sandbox_id, "--", "cat", "stamp").text == before
+    assert skerry("run", "-T", "cli-made", "--", "cat", "stamp").text != before
+    assert skerry("rm", sandbox_id).code == 0
+
+
+def test_a_name_that_is_taken_is_refused_with_a_hint(skerry: Skerry, project: Path) -> None:
+    write(project, "true", name="node20")
+    done = skerry("template", "build", str(project))
+    assert (done.code, "(INVALID_ARGUMENT)" in done.err, "choose another" in done.err) == (1, True, True), done.err
+    assert "node" in skerry("template", "show", "node20").text
 
 
 def test_a_bad_file_is_told_with_its_line(skerry: Skerry, tmp_path: Path) -> None:
@@ -121,7 +142,9 @@ def test_an_image_is_built_and_used(skerry: Skerry, tmp_path: Path) -> None:
         assert skerry("cat", f"{made}:/etc/motd").out == b"welcome"
         skerry("rm", made)
     finally:
-        assert skerry("template", "rm", "cli-image", "image").code == 0
+        built = [info for info in skerry("template", "ls", "-o", "json").json if info["name"] == "image"]
+        removed = skerry("template", "rm", "cli-image", *(f"image:{info['version']}" for info in built))
+        assert removed.code == 0, removed.err
 
 
 @pytest.mark.usefixtures("nothing_left")

@@ -1,4 +1,4 @@
-"""Image archives made by hand, honest and hostile."""
+"""Image archives made by hand, honest and hostile, and templates that need nothing."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import json
 import tarfile
 from collections.abc import Iterable
 from pathlib import Path
+
+from skerry.templates import Command, Scripts, Template
 
 
 def layer(*entries: tuple[tarfile.TarInfo, bytes]) -> bytes:
@@ -94,3 +96,9 @@ def oci_archive(path: Path, *layers: bytes, config: dict[str, object] | None = N
             entry.size = len(data)
             tar.addfile(entry, io.BytesIO(data))
     return path
+
+
+def tiny(name: str, *build: str, **more: object) -> Template:
+    """A template on `host`: nothing is downloaded."""
+    scripts = Scripts(build=tuple(Command(line) for line in build))
+    return Template(**({"name": name, "base": "host", "scripts": scripts} | more))  # type: ignore[arg-type]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import pytest
 
+from skerry import AsyncTemplates, Conflict, TemplateNotFound
 from skerry.core import registry
 from skerry.providers.local import LocalProvider
 
@@ -14,6 +16,20 @@ from skerry.providers.local import LocalProvider
 def _home_in_use() -> None:
     """What the first use of a home makes is there before anything is counted."""
     asyncio.run(LocalProvider().list())
+
+
+@pytest.fixture
+async def templates() -> AsyncIterator[AsyncTemplates]:
+    """All that is built during a test is gone after it."""
+    made = AsyncTemplates()
+    yield made
+    for _ in range(3):  # bases after those that are built on them
+        for info in await made.list():
+            if info.built:
+                try:
+                    await made.remove(info.digest)
+                except (Conflict, TemplateNotFound):
+                    pass
 
 
 @pytest.fixture

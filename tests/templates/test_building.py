@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import anyio
@@ -22,30 +21,11 @@ from skerry import (
 )
 from skerry.core import registry
 from skerry.providers.local import LocalProvider
-from skerry.templates import Command, File, Scripts, Template
+from skerry.templates import Command, File, Scripts
 from tests import inventory
+from tests.templates.archives import tiny
 
 pytestmark = pytest.mark.anyio
-
-
-def tiny(name: str, *build: str, **more: object) -> Template:
-    """A template on `host`: nothing is downloaded."""
-    scripts = Scripts(build=tuple(Command(line) for line in build))
-    return Template(**({"name": name, "base": "host", "scripts": scripts} | more))  # type: ignore[arg-type]
-
-
-@pytest.fixture
-async def templates() -> AsyncIterator[AsyncTemplates]:
-    """All that is built during a test is gone after it."""
-    made = AsyncTemplates()
-    yield made
-    for _ in range(3):  # bases after those that are built on them
-        for info in await made.list():
-            if info.built:
-                try:
-                    await made.remove(f"{info.name}:{info.version}")
-                except Conflict:
-                    pass
 
 
 async def test_what_the_steps_leave_is_in_every_sandbox(templates: AsyncTemplates) -> None:
@@ -107,20 +87,24 @@ async def test_a_template_lies_over_its_base(templates: AsyncTemplates) -> None:
         ).stdout == "b\nc\nseen\n\nc:\nnew\n2\n12\n12\n".replace("b\nc\nseen\n\nc:", ".:\nb\nc\nseen\n\nc:")
 
 
-async def test_force_builds_anew_unless_it_is_in_use(templates: AsyncTemplates) -> None:
-    template = tiny("fresh", "date +%s%N >stamp")
+async def test_a_path_of_the_base_is_kept(templates: AsyncTemplates) -> None:
+    tool = {"/special/tool": File("#!/bin/sh\necho found\n", 0o755)}
+    await templates.build(tiny("pathed", files=tool, env={"PATH": "/special:/usr/bin:/bin"}))
+    async with await AsyncSandbox.create(template=tiny("on-it", "tool >said", base="pathed")) as sandbox:
+        assert (await sandbox.exec("cat said; tool; echo $PATH")).stdout.split() == [
+            "found",
+            "found",
+            "/opt/python/bin:/opt/npm/bin:/special:/usr/bin:/bin",
+        ]
+    async with await AsyncSandbox.create(template=tiny("own", base="pathed", env={"PATH": "/usr/bin"})) as sandbox:
+        assert (await sandbox.exec("echo $PATH")).stdout == "/usr/bin\n"
 
-    async def stamp() -> str:
-        async with await AsyncSandbox.create(template="fresh") as sandbox:
-            with pytest.raises(Conflict):
-                await templates.build(template, force=True)
-            return (await sandbox.exec("cat stamp")).stdout
 
-    await templates.build(template)
-    before = await stamp()
-    assert await stamp() == before
-    await templates.build(template, force=True)
-    assert await stamp() != before
+async def test_a_build_cannot_pretend_to_be_prepared(templates: AsyncTemplates) -> None:
+    marks = Command("mkdir -p /.skerry/preparing /.skerry/prepared", "root")
+    scripts = Scripts(build=(marks,), post_create=(Command("echo created >said"),))
+    async with await AsyncSandbox.create(template=tiny("pretender", scripts=scripts)) as sandbox:
+        assert (await sandbox.exec("cat said")).stdout == "created\n"
 
 
 async def test_what_something_needs_is_not_removed(templates: AsyncTemplates, skerry_home: Path) -> None:

@@ -237,3 +237,142 @@ async def test_a_configuration_that_makes_no_sense_is_refused(config: dict[str, 
     manifest = {"config": {"digest": "sha256:" + "0" * 64}}
     with pytest.raises((ValueError, TypeError, AttributeError)):
         parse_config(manifest, {"config": config})
+
+
+async def test_layers_hide_replace_and_link_as_they_say(tmp_path: Path, program: bytes) -> None:
+    first = layer(
+        file("show", program, mode=0o755),
+        special("kept", tarfile.DIRTYPE, mode=0o755),
+        file("kept/old", b"1"),
+        special("cleared", tarfile.DIRTYPE, mode=0o755),
+        file("cleared/old", b"1"),
+        file("cleared/deep/old", b"1"),
+        file("target", b"linked"),
+        file("was-file", b"1"),
+        special("was-directory", tarfile.DIRTYPE, mode=0o755),
+        file("was-directory/old", b"1"),
+        file("whole/gone", b"1"),
+    )
+    second = layer(
+        file("cleared/.wh..wh..opq"),
+        file("cleared/new", b"2"),
+        special("hard", tarfile.LNKTYPE, link="target"),  # to a file of the layer before
+        special("was-file", tarfile.DIRTYPE, mode=0o755),
+        file("was-file/new", b"2"),
+        file("was-directory", b"2"),
+        file(".wh.whole"),
+        file(".wh.never-was"),
+    )
+    third = layer(file("target", b"replaced"), file("whole/new", b"3"))
+    for write in (docker_archive, oci_archive):
+        image = write(tmp_path / f"{write.__name__}.tar", first, second, third)
+        async with await AsyncSandbox.create(image=image) as sandbox:
+            names = {
+                f"{top.rstrip('/')}/{entry.path}"
+                for top in ("/", "/kept", "/cleared", "/was-file", "/whole")
+                for entry in await sandbox.files.list(top)
+            }
+            assert {name for name in names if "old" in name} == {"/kept/old"}
+            assert await show(sandbox, "/cleared/new") == "2"
+            assert await show(sandbox, "/hard") == "linked"
+            assert await show(sandbox, "/target") == "replaced"
+            assert await show(sandbox, "/was-file/new") == "2"
+            assert await show(sandbox, "/was-directory") == "2"
+            assert {name for name in names if name.startswith("/whole")} == {"/whole", "/whole/new"}
+            assert not [name for name in names if ".wh." in name]
+
+
+async def test_an_image_of_very_many_layers_is_one_layer_here(tmp_path: Path, program: bytes) -> None:
+    layers = [layer(file(f"file-{number % 7}", str(number).encode())) for number in range(140)]
+    image = oci_archive(tmp_path / "image.tar", layer(file("show", program, mode=0o755)), *layers)
+    async with await AsyncSandbox.create(image=image) as sandbox:
+        assert await show(sandbox, "/file-0") == "133"
+        assert await show(sandbox, "/file-6") == "139"
+
+
+@pytest.mark.parametrize(
+    ("write", "where"),
+    # the configuration of what `docker save` writes has no digest but its own
+    [(docker_archive, "layer"), (oci_archive, "layer"), (oci_archive, "config")],
+)
+async def test_content_that_is_not_what_its_digest_says_is_refused(
+    tmp_path: Path, skerry_home: Path, write: object, where: str
+) -> None:
+    before = inventory.take(skerry_home)
+    image = write(tmp_path / "image.tar", layer(file("a", b"honest")), config={"Env": ["A=honest"]})  # type: ignore[operator]
+    data = image.read_bytes()
+    wanted = b"honest\0" if where == "layer" else b"A=honest"
+    assert data.count(wanted) == 1
+    image.write_bytes(data.replace(wanted, wanted.replace(b"honest", b"forged")))
+    with pytest.raises(TemplateBuildFailed) as caught:
+        await AsyncSandbox.create(image=image)
+    assert caught.value.step in ("read", "unpack")
+    assert inventory.left(before, inventory.settle(skerry_home, before)) == {}
+
+
+async def test_what_an_image_would_run_is_not_run_and_its_directory_is_made(tmp_path: Path, program: bytes) -> None:
+    config = {
+        "Entrypoint": ["/show", "/no-such-file"],
+        "Cmd": ["x"],
+        "WorkingDir": "/not/there/yet",
+        "User": "1234:99",
+        "Env": ["A=two words", "B=x=y", "C=", "D=\nline", "E F=1"],
+    }
+    image = docker_archive(tmp_path / "image.tar", layer(file("show", program, mode=0o755)), config=config)
+    async with await AsyncSandbox.create(image=image) as sandbox:
+        assert await sandbox.processes.list() == []
+        status = await show(sandbox, "/proc/self/status")
+        assert "\nUid:\t1234\t" in status
+        env = (await show(sandbox, "/proc/self/environ")).split("\0")
+        assert {"A=two words", "B=x=y", "C=", "D=\nline"} <= set(env)
+        info = await sandbox.info()
+        assert (info.workdir, info.user) == ("/not/there/yet", "1234")
+
+
+async def test_an_image_behind_a_link_is_found_and_force_unpacks_it_again(tmp_path: Path, program: bytes) -> None:
+    templates = AsyncTemplates()
+    image = docker_archive(tmp_path / "image.tar", layer(file("show", program, mode=0o755), file("a", b"1")))
+    (tmp_path / "link.tar").symlink_to(image)
+    steps: list[BuildProgress] = []
+    first = await templates.build(image=tmp_path / "link.tar", name="linked", on_progress=steps.append)
+    assert await templates.build(image=image, name="linked") == first
+    async with await AsyncSandbox.create(template="linked") as sandbox:
+        steps.clear()
+        second = await templates.build(image=image, name="linked", force=True, on_progress=steps.append)
+        assert [step.step for step in steps if step.step] == ["upload", "read", "unpack"]
+        assert second.digest != first.digest
+        assert await show(sandbox, "/a") == "1"
+        await sandbox.restart()
+        assert await show(sandbox, "/a") == "1"
+    assert [info.name for info in await templates.list() if info.built] == ["image", "linked"]
+
+
+async def test_an_image_that_changes_while_it_is_read_is_not_taken_for_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = docker_archive(tmp_path / "image.tar", layer(file("a", b"1")))
+    hash_file = images._hash_file
+
+    def hash_and_change(path: str) -> str:
+        found = hash_file(path)
+        docker_archive(image, layer(file("a", b"2")))
+        return found
+
+    monkeypatch.setattr(images, "_hash_file", hash_and_change)
+    with pytest.raises(TemplateBuildFailed, match="changed") as caught:
+        await AsyncSandbox.create(image=image)
+    assert caught.value.step == "upload"
+
+
+async def test_an_image_cannot_pretend_to_be_prepared(tmp_path: Path, program: bytes) -> None:
+    marks = [special(f".skerry/{name}", tarfile.DIRTYPE, mode=0o755) for name in ("preparing", "prepared")]
+    image = docker_archive(tmp_path / "image.tar", layer(file("show", program, mode=0o755), *marks))
+    with tarfile.open(tmp_path / "source.tar", "w") as tar:
+        tar.add(image, "x")
+    with pytest.raises(TemplateBuildFailed) as caught:  # it has no tar: but the source was not left out in silence
+        await AsyncSandbox.create(image=image, source=tmp_path / "source.tar")
+    assert caught.value.step == "unpack"
+    link = special(".skerry", tarfile.SYMTYPE, link="/etc")
+    image = docker_archive(tmp_path / "link.tar", layer(file("show", program, mode=0o755), link))
+    async with await AsyncSandbox.create(image=image) as sandbox:
+        assert (await sandbox.files.stat("/.skerry", user="root")).type == "dir"

@@ -135,6 +135,22 @@ def test_a_stack_of_services_is_refused_as_not_supported() -> None:
         ("name: a\nfiles:\n  x: {content: a, mode: 0799}", 3, "files.x.mode: '0799'"),
         ("name: a\nfiles:\n  x: {source: y}", 3, "files.x.source: a text on its own"),
         ("name: &n a\nbase: *n", 2, "aliases"),
+        ("name: a\nenv:\n  A: !!binary aGk=", 3, "tag"),
+        ("name: a\n\npackages: !!python/object:os.system {}", 3, "tag"),
+        (f"name: a\nports: [{'9' * 5000}]", 2, "ports[0]: "),
+        (f"name: a\nresources: {{pids: {'9' * 5000}}}", 2, "resources.pids: "),
+        ("name: a\nresources: {pids: 0}", 2, "resources.pids: "),
+        ("name: a\nresources: {cpu: inf}", 2, "resources.cpu: "),
+        ("name: a\nresources: {cpu: nan}", 2, "resources.cpu: "),
+        (f"name: a\nresources: {{memory: {'9' * 5000}}}", 2, "resources.memory: "),
+        (f"name: a\nresources: {{disk: {'9' * 500}TB}}", 2, "resources.disk: "),
+        ("name: a\nbase: host\npackages:\n  apt: [jq]", 4, "packages.apt: the base 'host'"),
+        ("name: a\naliases: [b]\nbase: b", 3, "cannot be its own base"),
+        ("name: a\nbase: image", 2, "base: "),
+        ("name: a\nbase: 'image:'", 2, "base: "),
+        ("name: a\nbase: ''", 2, "base: "),
+        ("name: a\nfiles:\n  x: y\n  x/z: y", 4, "files.x/z: "),
+        ("name: image", 1, "name: 'image'"),
         ("name: a\n  b: c", 2, "not YAML"),
         ("name: a\nenv: {A: 'x", 2, "not YAML"),
     ],
@@ -184,6 +200,42 @@ def test_a_link_inside_a_directory_of_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "template.yaml").write_text("name: a\nfiles:\n  .: {source: site}\n")
     with pytest.raises(InvalidArgument, match="no regular file"):
         load(tmp_path)
+
+
+def test_a_directory_behind_a_link_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/a").write_text("a")
+    (tmp_path / "site/etc").symlink_to("/etc")
+    (tmp_path / "template.yaml").write_text("name: a\nfiles:\n  .: {source: site}\n")
+    with pytest.raises(InvalidArgument, match=r"line 3: files\.\.: etc is no regular file"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("source", ["large", "."])
+def test_files_that_are_too_large_are_refused_unread(tmp_path: Path, source: str) -> None:
+    with open(tmp_path / "large", "wb") as file:
+        file.truncate(100 << 30)
+    (tmp_path / "template.yaml").write_text(f"name: a\nfiles:\n  x: {{source: {source}}}\n")
+    with pytest.raises(InvalidArgument, match=r"line 3: files\.x\.source: more than"):
+        load(tmp_path)
+
+
+@pytest.mark.timeout(20)
+def test_what_is_no_file_or_too_large_is_no_template(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "template.yaml")
+    for path in (tmp_path, Path("/dev/zero")):
+        with pytest.raises(InvalidArgument, match="regular file"):
+            load(path)
+    with open(tmp_path / "large.yaml", "wb") as file:
+        file.truncate(100 << 30)
+    with pytest.raises(InvalidArgument, match="larger than"):
+        load(tmp_path / "large.yaml")
+
+
+def test_an_image_beside_the_template_is_its_base(tmp_path: Path) -> None:
+    (tmp_path / "image.tar").touch()
+    (tmp_path / "template.yaml").write_text("name: a\nbase: {image: image.tar}\n")
+    assert load(tmp_path).base == f"image:{tmp_path / 'image.tar'}"
 
 
 def test_the_same_file_twice_is_refused(directory: Path) -> None:

@@ -21,7 +21,7 @@ from skerry import (
     TemplateBuildFailed,
 )
 from skerry.sdk.sources import SourceOption
-from skerry.templates import Command, Scripts, Template
+from skerry.templates import Command, File, Scripts, Template
 from tests import inventory
 
 pytestmark = pytest.mark.anyio
@@ -163,3 +163,107 @@ async def test_post_create_finds_the_source(tmp_path: Path) -> None:
             assert (await sandbox.exec("cat seen")).stdout == "package.json"
     finally:
         await AsyncTemplates().remove("installs")
+
+
+@pytest.fixture
+async def spied() -> AsyncIterator[str]:
+    """The name of a template whose curl notes how it was called and what everybody could see, and answers."""
+    curl = """#!/bin/sh
+{ cat; for each in /proc/[0-9]*/cmdline; do cat $each; echo; done | tr '\\\\0' ' '; echo; } >/home/user/seen.new
+echo "$@" >/home/user/called
+mv /home/user/seen.new /home/user/seen
+while [ "$1" != -o ]; do shift; done
+if [ -e /home/user/answer ]; then cp /home/user/answer "$2"; else tar -C /etc -cf "$2" hostname; fi
+"""
+    template = Template(name="spied", base="host", files={"/opt/npm/bin/curl": File(curl, 0o755)})
+    await AsyncTemplates().build(template)
+    yield "spied"
+    await AsyncTemplates().remove("spied")
+
+
+async def test_a_password_of_a_url_is_in_no_command_line_and_no_repr(spied: str) -> None:
+    source = TarSource(location="https://me:s3cret-word@server.invalid/tree.tar?token=s3cret-word")
+    assert "s3cret" not in repr(source)
+    async with await AsyncSandbox.create(template=spied, source=source, network="open") as sandbox:
+        assert (await sandbox.exec("ls")).stdout == "hostname\n"
+        assert "s3cret" not in (await sandbox.exec("cat /home/user/called")).stdout
+        seen = (await sandbox.exec("cat /home/user/seen")).stdout
+        assert seen.startswith('url = "https://me:s3cret-word@server.invalid/tree.tar?token=s3cret-word"\n')
+        assert "curl" in seen
+        assert seen.count("s3cret") == 2
+
+
+async def test_credentials_of_a_repository_are_shown_nowhere() -> None:
+    source = GitSource(url="https://me:s3cret-word@server.invalid/x.git")
+    assert "s3cret" not in repr(source)
+    assert (source.url, source.username, source.password) == ("https://server.invalid/x.git", "me", "s3cret-word")
+    assert "s3cret" not in repr(GitSource(url="https://s3cret-word@server.invalid/x.git"))
+
+
+async def test_an_answer_without_content_is_no_source(spied: str) -> None:
+    template = Template(name="mute", base=spied, files={"/home/user/answer": File("")})
+    try:
+        with pytest.raises(TemplateBuildFailed, match="sent nothing") as caught:
+            await AsyncSandbox.create(template=template, source="https://server.invalid/tree.tar", network="open")
+        assert caught.value.step == "download"
+    finally:
+        await AsyncTemplates().remove("mute")
+
+
+async def test_an_archive_behind_a_link_is_found(tmp_path: Path) -> None:
+    (tmp_path / "link.tar").symlink_to(archive(tmp_path / "tree.tar", "a"))
+    async with await AsyncSandbox.create(source=tmp_path / "link.tar") as sandbox:
+        assert (await sandbox.exec("cat a")).stdout == "a"
+
+
+async def test_a_file_that_shows_no_size_is_read_to_its_end(skerry_home: Path) -> None:
+    before = inventory.take(skerry_home)
+    assert Path("/proc/self/environ").stat().st_size == 0
+    with pytest.raises(TemplateBuildFailed, match="tar") as caught:  # it has content, which is no archive
+        await AsyncSandbox.create(source=Path("/proc/self/environ"))
+    assert caught.value.step == "unpack"
+    assert inventory.left(before, inventory.settle(skerry_home, before)) == {}
+
+
+async def test_a_source_without_content_is_refused_before_anything_happens(tmp_path: Path, skerry_home: Path) -> None:
+    before = inventory.take(skerry_home)
+    empty = tmp_path / "empty.tar"
+    empty.touch()
+    gone = TarSource(location=archive(tmp_path / "gone.tar", "a"))
+    (tmp_path / "gone.tar").unlink()
+    template = Template(name="unmade", base="host", scripts=Scripts(build=(Command("true"),)))
+    for source in (empty, gone, tmp_path / "missing.tar"):
+        with pytest.raises(InvalidArgument):
+            await AsyncSandbox.create(template=template, source=source)
+    assert inventory.left(before, inventory.settle(skerry_home, before)) == {}
+
+
+@pytest.mark.parametrize("user", ["user", "root"])
+async def test_links_and_devices_of_an_archive_reach_nothing_outside(tmp_path: Path, user: str) -> None:
+    mark = f"escaped-{tmp_path.name}"
+    outside = Path("/var/tmp") / mark
+    with tarfile.open(tmp_path / "evil.tar", "w") as tar:
+        for name, kind, link in (
+            ("absolute", tarfile.SYMTYPE, "/var/tmp"),
+            ("hard", tarfile.LNKTYPE, "/etc/passwd"),
+            (f"absolute/{mark}", tarfile.REGTYPE, ""),
+            ("device", tarfile.CHRTYPE, ""),
+            ("pipe", tarfile.FIFOTYPE, ""),
+        ):
+            entry = tarfile.TarInfo(name)
+            entry.type, entry.linkname, entry.devmajor, entry.devminor = kind, link, 1, 1
+            tar.addfile(entry)
+    with pytest.raises(TemplateBuildFailed) as caught:
+        await AsyncSandbox.create(source=tmp_path / "evil.tar", user=user, name="never")
+    assert caught.value.step == "unpack"
+    assert not outside.exists()
+    assert not (await AsyncSandbox.list()).items
+
+
+async def test_a_sandbox_from_a_snapshot_gets_its_source_though_the_first_one_had_one(tmp_path: Path) -> None:
+    first, second = archive(tmp_path / "first.tar", "a"), archive(tmp_path / "second.tar", "b")
+    async with await AsyncSandbox.create(source=first) as sandbox:
+        snapshot = await sandbox.snapshots.create()
+        async with await AsyncSandbox.create(snapshot=snapshot, source=second) as copy:
+            assert (await copy.exec("ls")).stdout == "a\nb\n"
+        await sandbox.snapshots.delete(snapshot)

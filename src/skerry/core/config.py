@@ -26,9 +26,10 @@ def parse_size(value: int | str, what: str = "size") -> int:
         match = _SIZE.fullmatch(value)
         if not match or match[2].lower() not in _UNITS:
             raise InvalidArgument(f"{what} {value!r} is not a size", hint="write it like 512MB or 2GiB")
-        size = int(float(match[1]) * _UNITS[match[2].lower()])
-    if size <= 0:
-        raise InvalidArgument(f"{what} must be above 0, not {value!r}")
+        exact = float(match[1]) * _UNITS[match[2].lower()]
+        size = int(exact) if exact < 2**63 else 0
+    if not 0 < size < 2**63:
+        raise InvalidArgument(f"{what} must be above 0 and below 8 EiB, not {str(value)[:40]!r}")
     return size
 
 

@@ -121,7 +121,7 @@ class BuiltTemplate:
     name: str
     """With its version."""
     id: str
-    """A hash over all of this: the same id is the same template."""
+    """A hash over all that decides what sandboxes get: the same id is the same template."""
     description: str = ""
     layers: tuple[str, ...] = ()
     """The digests of the trees it is made of, topmost first."""
@@ -141,6 +141,10 @@ class BuiltTemplate:
     """The digest of the image it was made from."""
     aliases: tuple[str, ...] = ()
     """Other names that find it."""
+    origin: str | None = None
+    """Of one that was built anew: the id that it would have had, had nothing been there."""
+    superseded: bool = False
+    """Whether another one was built in its place: found by its id alone, and gone when nothing needs it."""
     created_at: float = 0.0
     size: int | None = None
     """Bytes of its own topmost layer; None where counting would mean to look at every file."""

@@ -281,11 +281,14 @@ class Templates(ABC):
 
     @abstractmethod
     async def list_templates(self) -> Sequence[BuiltTemplate]:
-        """Those that are built, by name; of one name the newest first."""
+        """Those that are built and not superseded, by name; of one name the newest first."""
 
     @abstractmethod
-    async def remove_template(self, template_id: str) -> None:
-        """Raises TemplateNotFound, Conflict while a sandbox, a snapshot or another template needs it."""
+    async def remove_template(self, template_id: str, *, later: bool = False) -> None:
+        """Raises TemplateNotFound, Conflict while a sandbox, a snapshot or another template needs it.
+
+        With `later` that is no error: no name finds it any more, and it goes when nothing needs it.
+        """
 
     @abstractmethod
     async def has_layer(self, digest: str) -> bool:

@@ -1250,8 +1250,9 @@ class Templates:
         """Build a template, with all that it is based on, unless it is built; `create(template=name)` finds it then.
 
         `template` is one by name, itself, or the path of a template.yaml or of its directory: a text with a slash in
-        it is a path. `image` is an image instead, to be known by `name`. `force` builds it anew. `on_log` gets what
-        the steps write, `on_progress` each step before it runs; each template may take `timeout` seconds.
+        it is a path. `image` is an image instead, to be known by `name`. `force` builds it anew, but not what it is
+        based on; sandboxes keep the one they have, which goes when nothing needs it any more. `on_log` gets what the
+        steps write, `on_progress` each step before it runs; each template may take `timeout` seconds.
 
         Callbacks run in Skerry's own thread: they must not call the blocking API.
 
@@ -1259,8 +1260,8 @@ class Templates:
             TemplateBuildFailed: a step failed; `step` names it, `log` has its last words. Nothing is left.
             TemplateNotFound: there is no such template, or no such base.
             DiskFull: there is no room for it. Nothing is left.
-            Conflict: with `force`, while a sandbox or another template needs the one that is there.
-            InvalidArgument, Unsupported, ProviderUnavailable.
+            InvalidArgument: a name that is taken, or a definition that makes no sense.
+            Unsupported, ProviderUnavailable.
         """
         return run(
             self._inner.build(
@@ -1277,7 +1278,8 @@ class Templates:
         return run(self._inner.show(name))
 
     def remove(self, name: str) -> None:
-        """Remove what was built under that name; one that comes with Skerry is built again when it is needed.
+        """Remove all that was built under that name and version, or one by its digest; one that comes with Skerry is
+        built again when it is needed.
 
         Raises TemplateNotFound, Conflict while a sandbox, a snapshot or another template needs it.
         """

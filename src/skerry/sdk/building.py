@@ -6,42 +6,31 @@ who want the same at once one builds it while the others wait.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import inspect
 import json
+import secrets
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from skerry.core import built as naming
 from skerry.core.config import check_seconds, limits
-from skerry.core.errors import DiskFull, SkerryError, TemplateBuildFailed, TemplateNotFound, Unsupported
-from skerry.core.models import BuiltTemplate, ExecResult, ExecStatus, Resources, SandboxSpec, Script
+from skerry.core.errors import InvalidArgument, TemplateNotFound, Unsupported
+from skerry.core.models import BuiltTemplate, ExecResult, Resources, SandboxSpec, Script
 from skerry.core.provider import Provider, Templates
 from skerry.sdk.commands import TextCallback
 from skerry.sdk.log import log
+from skerry.sdk.steps import KEPT_OUTPUT, named_step, step_error
 from skerry.templates import Command, Step, Template, aptsources, bootstrap, catalogue, digest, environment, steps
+from skerry.templates.plan import NPM, PATH, PYTHON
 
 if TYPE_CHECKING:
     from skerry.sdk.sandbox import AsyncSandbox
 
 BUILD_TIMEOUT = 1800.0
-KEPT_OUTPUT = 64 * 1024
-"""Bytes of a step's output that are remembered, for the error it may end with."""
-LOG_TAIL = 4000
-"""Characters of it that the error carries."""
-_UNREACHED = (
-    "Temporary failure resolving",
-    "Temporary failure in name resolution",
-    "Could not resolve",
-    "EAI_AGAIN",
-    "ENOTFOUND",
-    "ENETUNREACH",
-    "Network is unreachable",
-)
-_FULL = ("No space left on device", "Disk quota exceeded", "ENOSPC", "EDQUOT")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,8 +57,29 @@ def offering(provider: Provider, option: str = "template") -> Templates:
     return provider
 
 
+async def meant(templates: Templates, name: str) -> Template | BuiltTemplate:
+    """What a name stands for, whoever takes one: a template that comes with Skerry, or else one that is built here.
+
+    Raises TemplateNotFound, which names the nearest of all.
+    """
+    if "@" in name:
+        return await templates.find_template(name)
+    try:
+        return catalogue.resolve(name)
+    except TemplateNotFound as error:
+        unknown = error
+    built = await templates.list_templates()
+    try:
+        return naming.meant(name, built, others=catalogue.names())
+    except TemplateNotFound as error:
+        raise (unknown if catalogue.knows(name) else error) from None  # there is no such version of it
+
+
 class Builder:
-    """Builds a template with all that it is based on. `timeout` is for each template."""
+    """Builds a template with all that it is based on. `timeout` is for each template.
+
+    With `force` the first template it is asked for is built anew, and replaces the one that is there.
+    """
 
     def __init__(
         self,
@@ -79,43 +89,93 @@ class Builder:
         on_progress: ProgressCallback | None = None,
         timeout: float = BUILD_TIMEOUT,
         allowed: bool = True,
+        force: bool = False,
     ) -> None:
         self._provider, self._templates = provider, offering(provider)
         self._on_log, self._on_progress = on_log, on_progress
         self._timeout = check_seconds(timeout)
         self._allowed = allowed
+        self._force = force
         self._end = 0.0
 
     async def named(self, name: str) -> BuiltTemplate | None:
         """The template of that name, built if it is not; None is `host`. Raises TemplateNotFound and as `build`."""
-        if name == "host":
+        found = await meant(self._templates, name)
+        if found == catalogue.HOST:
             return None
-        try:
-            known = catalogue.resolve(name)
-        except TemplateNotFound as unknown:
-            try:
-                return await self.find(name)
-            except TemplateNotFound:
-                raise unknown from None
-        return await self.build(known)
+        if isinstance(found, Template):
+            return await self.build(found)
+        return await self.find(found.reference)
 
     async def build(self, template: Template) -> BuiltTemplate:
         """The template, built unless it is. On any failure nothing of it is left.
 
-        Raises TemplateBuildFailed, DiskFull, TemplateNotFound, Unsupported, ProviderUnavailable.
+        Raises TemplateBuildFailed, DiskFull, TemplateNotFound, Unsupported, ProviderUnavailable, InvalidArgument for a
+        name that another template has.
         """
+        force = self.forced()
         recipe, base, directory = await self._plan(template)
+        if base is not None:
+            template = recipe = _with_path(template, base)
         layer = digest(recipe, _key(base))[:40]
         wanted = _describe(template, base, layer, host=base.host if base else template.base == "host")
+        if not force:
+            try:
+                return await self._current(wanted)
+            except TemplateNotFound:
+                pass
+        self.require(template.reference)
+        await self.check_names(template.name, template.aliases)
+        async with self._templates.building(layer):
+            if not force:
+                if not await self._templates.has_layer(layer):
+                    await self._make_layer(template.reference, recipe, base, layer, directory)
+                return await self._templates.add_template(wanted)
+            fresh = anew(layer)
+            async with self._templates.building(fresh):  # until the template that names it is there
+                await self._make_layer(template.reference, recipe, base, fresh, directory)
+                return await self.replace(
+                    replace(wanted, layers=(fresh, *wanted.layers[1:]), origin=wanted.id),
+                    lambda other: wanted.id in (other.id, other.origin),
+                )
+
+    def forced(self) -> bool:
+        """Whether what is asked for now is to be built anew; its bases, which come next, are not."""
+        force, self._force = self._force, False
+        return force
+
+    async def _current(self, wanted: BuiltTemplate) -> BuiltTemplate:
+        """What is built of a definition, or was built anew in its place. Raises TemplateNotFound."""
         try:
-            return await self.find(wanted.reference)
+            found = await self.find(wanted.reference)
+            if not found.superseded:
+                return found
         except TemplateNotFound:
             pass
-        self.require(template.reference)
-        async with self._templates.building(layer):
-            if not await self._templates.has_layer(layer):
-                await self._make_layer(template.reference, recipe, base, layer, directory)
-            return await self._templates.add_template(wanted)
+        for other in await self._templates.list_templates():
+            if other.origin == wanted.id:
+                return await self.find(other.reference)
+        raise TemplateNotFound(f"the template {wanted.name!r} is not built")
+
+    async def replace(self, info: BuiltTemplate, of: Callable[[BuiltTemplate], bool]) -> BuiltTemplate:
+        """Keep it, and let those it replaces go: at once, or when the last sandbox that needs them is gone."""
+        added = await self.add(info)
+        for other in await self._templates.list_templates():
+            if other.id != added.id and of(other):
+                try:
+                    await self._templates.remove_template(other.id, later=True)
+                except TemplateNotFound:
+                    pass  # somebody else was quicker
+        return added
+
+    async def check_names(self, name: str, aliases: Sequence[str] = ()) -> None:
+        """Raises InvalidArgument for a name that another template that is built has, or an alias of one."""
+        mine = {name, *aliases}
+        for other in await self._templates.list_templates():
+            title = naming.stem(other)
+            if title != name and (clash := mine & {title, *other.aliases}):
+                hint = f"choose another, or remove {other.name}"
+                raise InvalidArgument(f"{min(clash)!r} is a name of the template {other.name!r}", hint=hint)
 
     def require(self, name: str) -> None:
         """Raises TemplateNotFound where nothing may be built."""
@@ -198,47 +258,29 @@ class Builder:
 
     async def step(self, box: AsyncSandbox, name: str, step: Step) -> ExecResult:
         """Run one. Raises TemplateBuildFailed, DiskFull."""
-        result = await box.exec(
-            step.run,
-            cwd=step.cwd,
-            env=step.env,
-            user=step.user,
-            stdin=step.stdin,
-            timeout=max(0.001, self._end - time.monotonic()),
-            on_stdout=self._on_log,
-            on_stderr=self._on_log,
-            output_limit=KEPT_OUTPUT,
-        )
+        with named_step(f"template {name}", step.name):
+            result = await box.exec(
+                step.run,
+                cwd=step.cwd,
+                env=step.env,
+                user=step.user,
+                stdin=step.stdin,
+                timeout=self.left(),
+                on_stdout=self._on_log,
+                on_stderr=self._on_log,
+                output_limit=KEPT_OUTPUT,
+            )
         if not result.ok:
             raise step_error(f"template {name}", step.name, result)
         return result
 
+    def left(self) -> float:
+        """Seconds until the build in hand must be done."""
+        return max(0.001, self._end - time.monotonic())
+
     async def commit(self, box: AsyncSandbox, layer: str, directory: str | None) -> None:
         """Keep what the sandbox wrote; it is gone then."""
         await box._end(lambda: self._templates.commit_layer(box.id, layer, directory=directory))
-
-
-def step_error(what: str, step: str, result: ExecResult) -> SkerryError:
-    """The error for a step that did not exit with 0."""
-    said = (result.stdout + result.stderr)[-LOG_TAIL:]
-    last = next(
-        (line.strip() for line in reversed(result.stderr.splitlines() or said.splitlines()) if line.strip()), ""
-    )
-    if any(words in said for words in _FULL):
-        return DiskFull(f"{what}: no room for the step {step!r}: {last[:200]}", errno=errno.ENOSPC)
-    if result.timed_out:
-        why, hint = f"ran out of time after {result.duration:.0f} s", "give it a larger timeout"
-    elif result.oom_killed or result.status is ExecStatus.OUT_OF_MEMORY:
-        why, hint = "ran out of memory", "give the template more memory: resources.memory"
-    elif result.signal is not None:
-        why, hint = f"was killed by signal {result.signal}", None
-    else:
-        why, hint = f"exited with {result.exit_code}", None
-        unreached = [line.strip() for line in said.splitlines() if any(words in line for words in _UNREACHED)]
-        if unreached:  # tools say this first and end with something less telling
-            last, hint = unreached[-1], "the step could not reach the network: see that this machine can"
-    message = f"{what}: the step {step!r} {why}" + (f": {last[:300]}" if last else "")
-    return TemplateBuildFailed(message, step=step, log=said, hint=hint)
 
 
 def _room(wanted: Resources) -> Resources:
@@ -256,6 +298,15 @@ def _key(base: BuiltTemplate | None) -> str:
     if base is None:
         return "host"
     return hashlib.sha256(json.dumps([base.layers, base.host, sorted(base.env.items())]).encode()).hexdigest()
+
+
+def _with_path(template: Template, base: BuiltTemplate) -> Template:
+    """The template with the PATH of its base, which an image may need, behind the directories of packages."""
+    found = base.env.get("PATH")
+    if found in (None, "", PATH) or "PATH" in template.env:
+        return template
+    both = dict.fromkeys([*(f"{top}/bin" for top in (PYTHON, NPM)), *found.split(":")])
+    return replace(template, env={**template.env, "PATH": ":".join(both)})
 
 
 def _describe(template: Template, base: BuiltTemplate | None, layer: str, *, host: bool) -> BuiltTemplate:
@@ -281,9 +332,16 @@ def _describe(template: Template, base: BuiltTemplate | None, layer: str, *, hos
 
 
 def _identified(info: BuiltTemplate) -> BuiltTemplate:
-    """With its id, the hash over all the rest."""
-    plain = replace(info, id="", created_at=0.0, size=None)
-    return replace(info, id=hashlib.sha256(json.dumps(asdict(plain), sort_keys=True).encode()).hexdigest()[:16])
+    """With its id, the hash over all that decides what sandboxes get."""
+    plain = asdict(replace(info, id="", created_at=0.0, size=None))
+    for name in ("origin", "superseded"):
+        del plain[name]
+    return replace(info, id=hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16])
+
+
+def anew(layer: str) -> str:
+    """The digest of a layer that is built although that one is there."""
+    return hashlib.sha256(f"{layer} {secrets.token_hex(16)}".encode()).hexdigest()[:40]
 
 
 def _scripts(commands: tuple[Command, ...]) -> tuple[Script, ...]:

@@ -9,18 +9,21 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import posixpath
 import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 from anyio.to_thread import run_sync
 
+from skerry.core.built import IMAGES
 from skerry.core.errors import InvalidArgument, ProviderUnavailable, TemplateBuildFailed, TemplateNotFound
 from skerry.core.models import BuiltTemplate, Resources
-from skerry.sdk.building import LOG_TAIL, Builder, step_error
-from skerry.templates import Step
+from skerry.sdk.building import Builder, anew
+from skerry.sdk.steps import LOG_TAIL, named_step, step_error
+from skerry.templates import Step, catalogue
 from skerry.templates.model import NAME, VERSION
 
 if TYPE_CHECKING:
@@ -32,7 +35,7 @@ ImageOption = str | os.PathLike[str]
 PROGRAMS = ("skopeo", "umoci")
 ROOT_TREE = "/workspace/bundle/rootfs"
 MAX_CONFIG = 4 << 20
-LAYOUT = "1"
+LAYOUT = "2"
 """Part of each layer's digest; raised when the steps below leave something else for the same image."""
 
 _FILE = "/workspace/image.tar"
@@ -45,7 +48,8 @@ kind=docker-archive
 if tar -tf {file} oci-layout >/dev/null 2>&1; then kind=oci-archive; fi
 exec skopeo --insecure-policy copy -q "$kind:{file}" oci:/workspace/oci:image"""
 _PULL = 'exec skopeo --insecure-policy copy -q "$REFERENCE" oci:/workspace/oci:image'
-_UNPACK = "exec umoci unpack --image /workspace/oci:image /workspace/bundle"
+_UNPACK = f"""umoci unpack --image /workspace/oci:image /workspace/bundle || exit
+mkdir -p "{ROOT_TREE}$WORKDIR" 2>/dev/null || :  # as Docker does; where a file is in its place, commands will say so"""
 _LOOK = ("skopeo", "inspect", "--raw", "oci:/workspace/oci:image")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}")
@@ -69,45 +73,58 @@ async def build_image(builder: Builder, image: ImageOption, *, name: str | None 
     Raises TemplateBuildFailed, InvalidArgument, ProviderUnavailable, DiskFull.
     """
     wanted = None if name is None else _checked_name(name)
+    if wanted is not None:
+        await builder.check_names(wanted.partition(":")[0])
     text = os.fspath(image)
     remote = "://" in text
     if remote and not text.startswith("docker://"):
         raise InvalidArgument(f"{text!r} is not an image", hint="the path of an archive, or docker://NAME")
     content = f"ref:{text}" if remote else await run_sync(_hash_file, text)
-    known = f"image:{hashlib.sha256(content.encode()).hexdigest()[:16]}"
-    try:
-        found = await builder.find(known)
-    except TemplateNotFound:
+    known = f"{IMAGES}:{hashlib.sha256(content.encode()).hexdigest()[:16]}"
+    force = builder.forced()
+    found = None if force else await _find(builder, known)
+    if found is None:
         builder.require(known)
         _require_programs()
-        found = await _import(builder, text, known, remote=remote)
-    return found if wanted is None else await builder.add(replace(found, name=wanted, id=""))
+        found = await _import(builder, text, known, content, remote=remote, force=force)
+    if wanted is None:
+        return found
+    return await builder.replace(replace(found, name=wanted, id=""), lambda other: other.name == wanted)
 
 
-async def _import(builder: Builder, image: str, name: str, *, remote: bool) -> BuiltTemplate:
+async def _find(builder: Builder, name: str) -> BuiltTemplate | None:
+    try:
+        return await builder.find(name)
+    except TemplateNotFound:
+        return None
+
+
+async def _import(builder: Builder, image: str, name: str, content: str, *, remote: bool, force: bool) -> BuiltTemplate:
     shown = os.path.basename(image)
     async with builder.building(hashlib.sha256(name.encode()).hexdigest()[:40]):
-        try:
-            return await builder.find(name)  # somebody else was quicker
-        except TemplateNotFound:
-            pass
+        if not force and (found := await _find(builder, name)):
+            return found  # somebody else was quicker
         async with builder.sandbox(None, Resources(), network="open" if remote else "none") as box:
             if not remote:
                 await builder.report(shown, "upload", 0, 4)
-                await box.files.upload(image, _FILE)
+                await _upload(box, image, content)
             run = _PULL if remote else _COPY.format(file=_FILE)
             env = {"REFERENCE": image} if remote else {}
             await builder.report(shown, "read", 1, 4)
             await builder.step(box, shown, Step(name="read", run=run, user="root", cwd="/workspace", env=env))
-            config = await _look(box, shown)
+            config = await _look(builder, box, shown)
             layer = hashlib.sha256(json.dumps([LAYOUT, config.digest]).encode()).hexdigest()[:40]
+            layer = anew(layer) if force else layer
             async with builder.building(layer):  # until the template that names it is there
                 if not await builder.has_layer(layer):
                     await builder.report(shown, "unpack", 2, 4)
-                    await builder.step(box, shown, Step(name="unpack", run=_UNPACK, user="root", cwd="/workspace"))
+                    env = {"WORKDIR": config.workdir}
+                    unpack = Step(name="unpack", run=_UNPACK, user="root", cwd="/workspace", env=env)
+                    await builder.step(box, shown, unpack)
                     await builder.report(shown, "", 4, 4)
                     await builder.commit(box, layer, ROOT_TREE)
-                return await builder.add(_describe(name, shown, config, layer))
+                made = _describe(name, shown, config, layer)
+                return await builder.replace(made, lambda other: other.name == name)
 
 
 def _describe(name: str, shown: str, config: ImageConfig, layer: str) -> BuiltTemplate:
@@ -124,9 +141,32 @@ def _describe(name: str, shown: str, config: ImageConfig, layer: str) -> BuiltTe
     )
 
 
-async def _look(box: AsyncSandbox, name: str) -> ImageConfig:
-    manifest = await box.exec(_LOOK, user="root", output_limit=MAX_CONFIG)
-    config = await box.exec([*_LOOK, "--config"], user="root", output_limit=MAX_CONFIG)
+async def _upload(box: AsyncSandbox, image: str, content: str) -> None:
+    """Raises TemplateBuildFailed when it is not what was looked at, and cached, before."""
+    with await run_sync(lambda: open(image, "rb")) as file:
+        reader = _Hashed(file)
+        await box.files.write(_FILE, cast(BinaryIO, reader))
+    if reader.hash.hexdigest() != content:
+        raise TemplateBuildFailed(f"image {image}: it has changed meanwhile", step="upload", hint="try again")
+
+
+class _Hashed:
+    """A file that is read once, and the hash of what was read."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self.hash = file, hashlib.sha256()
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._file.read(size)
+        self.hash.update(data)
+        return data
+
+
+async def _look(builder: Builder, box: AsyncSandbox, name: str) -> ImageConfig:
+    with named_step(f"image {name}", "look"):
+        manifest = await box.exec(_LOOK, user="root", output_limit=MAX_CONFIG, timeout=builder.left())
+        wanted = [*_LOOK, "--config"]
+        config = await box.exec(wanted, user="root", output_limit=MAX_CONFIG, timeout=builder.left())
     for result in (manifest, config):
         if not result.ok:
             raise step_error(f"image {name}", "look", result)
@@ -153,6 +193,7 @@ def parse_config(manifest: Mapping[str, object], config: Mapping[str, object]) -
     workdir = wanted.get("WorkingDir") or "/workspace"
     if not workdir.startswith("/") or "\0" in workdir:
         raise ValueError(f"{workdir!r} is not a working directory")
+    workdir = posixpath.normpath(f"/{workdir.lstrip('/')}")
     ports = sorted(_port(entry) for entry in wanted.get("ExposedPorts") or {} if not entry.endswith("/udp"))
     return ImageConfig(digest=digest, env=env, user=user, workdir=workdir, ports=tuple(ports))
 
@@ -169,6 +210,7 @@ def _checked_name(name: str) -> str:
     title, colon, version = name.partition(":")
     if not NAME.fullmatch(title) or (colon and not VERSION.fullmatch(version)) or title.startswith("sb-"):
         raise InvalidArgument(f"{name!r} is not a name for a template", hint="such as my-image or my-image:2")
+    catalogue.check_free(title)
     return name if colon else f"{title}:1"
 
 

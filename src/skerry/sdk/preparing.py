@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import anyio
 
 from skerry.core.errors import AlreadyExists, SkerryError, Timeout
 from skerry.core.models import BuiltTemplate, SandboxInfo, Script
 from skerry.core.provider import Templates
-from skerry.sdk.building import KEPT_OUTPUT, step_error
 from skerry.sdk.commands import TextCallback
 from skerry.sdk.log import log
 from skerry.sdk.sources import Source, fetch
+from skerry.sdk.steps import KEPT_OUTPUT, named_step, step_error
 
 if TYPE_CHECKING:
     from skerry.sdk.sandbox import AsyncSandbox
 
 PREPARE_TIMEOUT = 1800.0
-CLAIM, DONE = "/.skerry/preparing", "/.skerry/prepared"
-"""Directories of the sandbox: who makes the first prepares it; the second says that it is done."""
 SERVED = "/dev/shm/.skerry-served"
 """A directory that is gone when the sandbox stops: who makes it starts the services."""
 POLL = 0.1
+
+
+def mark(kind: Literal["preparing", "prepared"], sandbox_id: str) -> str:
+    """A directory of the sandbox: who makes the first prepares it; the second says that it is done.
+
+    They have its id, so that none of an image, a template, or a snapshot's first sandbox is taken for them.
+    """
+    return f"/.skerry/{kind}-{sandbox_id}"
 
 
 async def prepare(
@@ -39,7 +45,7 @@ async def prepare(
     mine = sandbox.config.idempotency_key is None
     try:
         try:
-            await sandbox.files.mkdir(CLAIM, user="root", parents=False)
+            await sandbox.files.mkdir(mark("preparing", sandbox.id), user="root", parents=False)
             mine = True
         except AlreadyExists:
             await _wait_until_done(sandbox)
@@ -50,7 +56,7 @@ async def prepare(
         if built is not None:
             await _run_scripts(sandbox, built, on_log)
             await _start_services(sandbox, built)
-        await sandbox.files.mkdir(DONE, user="root", parents=False)
+        await sandbox.files.mkdir(mark("prepared", sandbox.id), user="root", parents=False)
         await sandbox._release()
     except BaseException:
         if mine:
@@ -67,7 +73,7 @@ def needs_preparation(built: BuiltTemplate | None, source: Source | None) -> boo
 async def _wait_until_done(sandbox: AsyncSandbox) -> None:
     """For a second `create` under one idempotency key. Raises Timeout, SandboxNotFound when the first failed."""
     with anyio.move_on_after(PREPARE_TIMEOUT):
-        while not await sandbox.files.exists(DONE, user="root"):  # noqa: ASYNC110 - another process makes it
+        while not await sandbox.files.exists(mark("prepared", sandbox.id), user="root"):  # noqa: ASYNC110 - another process makes it
             await anyio.sleep(POLL)
         return
     raise Timeout(f"sandbox {sandbox.id} has been in preparation for {PREPARE_TIMEOUT:.0f} s")
@@ -75,16 +81,18 @@ async def _wait_until_done(sandbox: AsyncSandbox) -> None:
 
 async def _run_scripts(sandbox: AsyncSandbox, built: BuiltTemplate, on_log: TextCallback | None) -> None:
     for number, script in enumerate(built.post_create, start=1):
-        result = await sandbox.exec(
-            script.run,
-            user=script.user,
-            timeout=PREPARE_TIMEOUT,
-            on_stdout=on_log,
-            on_stderr=on_log,
-            output_limit=KEPT_OUTPUT,
-        )
+        what, step = f"template {built.name}", f"postCreate {number}: {_first_line(script)}"
+        with named_step(what, step):
+            result = await sandbox.exec(
+                script.run,
+                user=script.user,
+                timeout=PREPARE_TIMEOUT,
+                on_stdout=on_log,
+                on_stderr=on_log,
+                output_limit=KEPT_OUTPUT,
+            )
         if not result.ok:
-            raise step_error(f"template {built.name}", f"postCreate {number}: {_first_line(script)}", result)
+            raise step_error(what, step, result)
 
 
 async def serve(sandbox: AsyncSandbox, info: SandboxInfo) -> None:

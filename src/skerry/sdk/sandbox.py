@@ -11,7 +11,7 @@ from typing import Literal, Self
 import anyio
 
 from skerry.core import registry
-from skerry.core.errors import SandboxStopped, SkerryError, Unsupported
+from skerry.core.errors import SandboxStopped, SkerryError, TemplateNotFound, Unsupported
 from skerry.core.models import CodeResult, Event, ExecResult, SandboxInfo, SandboxSpec, SnapshotInfo, State, Usage
 from skerry.core.provider import Deadlines, Leases, Provider, Resizable
 from skerry.core.provider import Volumes as VolumeProvider
@@ -229,24 +229,31 @@ class AsyncSandbox:
         if spec.volumes and not isinstance(chosen, VolumeProvider):
             raise Unsupported(f"the provider {chosen.name!r} has no volumes", option="volumes")
         lifecycle.check_inactivity(chosen, spec)
-        built = await resolve_template(
-            chosen,
-            template=template,
-            image=image,
-            language=language,
-            runtime=runtime,
-            build=build,
-            on_log=on_log,
-            on_progress=on_progress,
-        )
-        if built is not None:
-            spec = based_on(spec, built)
-        if needs_preparation(built, origin):
-            spec = dataclasses.replace(spec, leased=isinstance(chosen, Leases))
-        if import_state is None:
-            info = await chosen.create(spec)
-        else:
-            info = await import_(chosen, import_state, spec, key)
+        asked, again = spec, import_state is None
+        while True:
+            built = await resolve_template(
+                chosen,
+                template=template,
+                image=image,
+                language=language,
+                runtime=runtime,
+                build=build,
+                on_log=on_log,
+                on_progress=on_progress,
+            )
+            spec = asked if built is None else based_on(asked, built)
+            if needs_preparation(built, origin):
+                spec = dataclasses.replace(spec, leased=isinstance(chosen, Leases))
+            try:
+                if import_state is None:
+                    info = await chosen.create(spec)
+                else:
+                    info = await import_(chosen, import_state, spec, key)
+                break
+            except TemplateNotFound:
+                if built is None or not again:
+                    raise
+                again = False  # it was replaced or removed since it was found
         sandbox = cls(chosen, info, spec, auto_start=auto_start)
         await prepare(sandbox, built, origin, on_log)
         if spec.snapshot is not None or import_state is not None:

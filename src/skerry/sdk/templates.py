@@ -10,7 +10,7 @@ from skerry.core import registry
 from skerry.core.errors import InvalidArgument, TemplateNotFound
 from skerry.core.models import BuiltTemplate, SandboxSpec, TemplateInfo
 from skerry.core.provider import Provider
-from skerry.sdk.building import BUILD_TIMEOUT, Builder, ProgressCallback, offering
+from skerry.sdk.building import BUILD_TIMEOUT, Builder, ProgressCallback, meant, offering
 from skerry.sdk.commands import TextCallback
 from skerry.templates import Template, catalogue, load
 
@@ -42,28 +42,35 @@ class AsyncTemplates:
         """Build a template, with all that it is based on, unless it is built; `create(template=name)` finds it then.
 
         `template` is one by name, itself, or the path of a template.yaml or of its directory: a text with a slash in
-        it is a path. `image` is an image instead, to be known by `name`. `force` builds it anew. `on_log` gets what
-        the steps write, `on_progress` each step before it runs; each template may take `timeout` seconds.
+        it is a path. `image` is an image instead, to be known by `name`. `force` builds it anew, but not what it is
+        based on; sandboxes keep the one they have, which goes when nothing needs it any more. `on_log` gets what the
+        steps write, `on_progress` each step before it runs; each template may take `timeout` seconds.
 
         Raises:
             TemplateBuildFailed: a step failed; `step` names it, `log` has its last words. Nothing is left.
             TemplateNotFound: there is no such template, or no such base.
             DiskFull: there is no room for it. Nothing is left.
-            Conflict: with `force`, while a sandbox or another template needs the one that is there.
-            InvalidArgument, Unsupported, ProviderUnavailable.
+            InvalidArgument: a name that is taken, or a definition that makes no sense.
+            Unsupported, ProviderUnavailable.
         """
-        builder = Builder(self._provider, on_log=on_log, on_progress=on_progress, timeout=timeout)
+        builder = Builder(self._provider, on_log=on_log, on_progress=on_progress, timeout=timeout, force=force)
         if (template is None) == (image is None):
             raise InvalidArgument("give a template or an image")
+        if template is not None and name is not None:
+            raise InvalidArgument("name: a template has its own", hint="`name` is for an image")
         if image is not None:
             from skerry.sdk.images import build_image
 
             return _info(await build_image(builder, image, name=name))
         assert template is not None
         wanted = await self._definition(template)
+        if isinstance(wanted, Template):
+            return _info(await builder.build(wanted))
         if force:
-            await self._forget(wanted)
-        return _info(await builder.build(wanted))
+            raise InvalidArgument(
+                f"the definition of the template {wanted.name!r} is not kept", hint="give its template.yaml"
+            )
+        return _info(await builder.find(wanted.reference))
 
     async def list(self) -> list[TemplateInfo]:
         """Those that come with Skerry, built or not, and those built here, by name."""
@@ -79,31 +86,38 @@ class AsyncTemplates:
 
     async def show(self, name: str) -> TemplateInfo:
         """One of them. Raises TemplateNotFound."""
-        try:
-            return _info(await self._templates.find_template(_reference(name)))
-        except TemplateNotFound:
-            return _offered(catalogue.resolve(name))
+        found = await meant(self._templates, name)
+        if isinstance(found, BuiltTemplate):
+            return _info(found)
+        built = [each for each in await self._templates.list_templates() if each.name == found.reference]
+        return _info(built[0]) if built else _offered(found)
 
     async def remove(self, name: str) -> None:
-        """Remove what was built under that name; one that comes with Skerry is built again when it is needed.
+        """Remove all that was built under that name and version, or one by its digest; one that comes with Skerry is
+        built again when it is needed.
 
         Raises TemplateNotFound, Conflict while a sandbox, a snapshot or another template needs it.
         """
-        found = await self._templates.find_template(_reference(name))
-        await self._templates.remove_template(found.id)
+        found = await meant(self._templates, name)
+        if isinstance(found, BuiltTemplate) and name in (found.id, found.reference):
+            await self._templates.remove_template(found.id)
+            return
+        full = found.name if isinstance(found, BuiltTemplate) else found.reference
+        built = [each for each in await self._templates.list_templates() if each.name == full]
+        if not built:
+            raise TemplateNotFound(f"the template {name!r} is not built")
+        for each in reversed(built):  # the newest last: the name means it until all are gone
+            await self._templates.remove_template(each.id)
 
-    async def _definition(self, template: Template | str | PathLike[str]) -> Template:
-        if isinstance(template, Template):
-            return _not_builtin(template)
+    async def _definition(self, template: Template | str | PathLike[str]) -> Template | BuiltTemplate:
+        wanted: Template | BuiltTemplate
         if isinstance(template, str) and "/" not in template and not template.endswith((".yaml", ".yml")):
-            return catalogue.resolve(template)
-        return _not_builtin(load(template))
-
-    async def _forget(self, template: Template) -> None:
-        try:
-            await self.remove(template.reference)
-        except TemplateNotFound:
-            pass
+            wanted = await meant(self._templates, template)
+        else:
+            wanted = catalogue.check_own(template if isinstance(template, Template) else load(template))
+        if wanted == catalogue.HOST:
+            raise InvalidArgument("'host' is this machine's own files: there is nothing to build")
+        return wanted
 
 
 async def resolve_template(
@@ -125,30 +139,19 @@ async def resolve_template(
     given = [name for name, value in options.items() if value is not None]
     if len(given) > 1:
         raise InvalidArgument("give one of template, image, language and runtime")
-    if not given or template == "host":
+    if not given or template in ("host", catalogue.HOST):
         return None
-    templates = offering(provider, given[0])
-    if isinstance(template, str) and "@" in template:
-        return await templates.find_template(template)
+    offering(provider, given[0])
     builder = Builder(provider, on_log=on_log, on_progress=on_progress, allowed=build)
     if image is not None:
         from skerry.sdk.images import build_image
 
         return await build_image(builder, image)
     if isinstance(template, Template):
-        return await builder.build(_not_builtin(template))
+        return await builder.build(catalogue.check_own(template))
     if language is not None:
         return await builder.named(_of_language(language))
     return await builder.named(template or runtime or "")
-
-
-_LANGUAGES = {
-    "python": "python",
-    "javascript": "node",
-    "typescript": "node-ts",
-    "bash": "debian",
-    "shell": "debian",
-}
 
 
 def based_on(spec: SandboxSpec, built: BuiltTemplate) -> SandboxSpec:
@@ -159,27 +162,7 @@ def based_on(spec: SandboxSpec, built: BuiltTemplate) -> SandboxSpec:
 
 def _of_language(language: str) -> str:
     """The template for a language; a name that is none may be a template's own."""
-    return _LANGUAGES.get(language, language)
-
-
-def _reference(name: str) -> str:
-    """What a name stands for among what is built: aliases and short versions are those of the catalogue."""
-    try:
-        return catalogue.resolve(name).reference
-    except TemplateNotFound:
-        return name
-
-
-def _not_builtin(template: Template) -> Template:
-    """Raises InvalidArgument for a name that comes with Skerry: it means the same everywhere."""
-    taken = {name for each in catalogue.builtin() for name in (each.name, *each.aliases)}
-    if clash := taken & {template.name, *template.aliases}:
-        known = next(each for each in catalogue.builtin() if clash & {each.name, *each.aliases})
-        if template != known:
-            raise InvalidArgument(
-                f"{min(clash)!r} is the name of a template that comes with Skerry", hint="choose another"
-            )
-    return template
+    return catalogue.LANGUAGES.get(language, language)
 
 
 def _info(built: BuiltTemplate) -> TemplateInfo:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 MAX_SIZE = 4 * 2**20
 MAX_DEPTH = 16
+MAX_DIGITS = 18
 _NULL, _INT = "tag:yaml.org,2002:null", "tag:yaml.org,2002:int"
 
 
@@ -50,6 +51,8 @@ class Value:
     def number(self) -> int:
         if self.kind != "text" or self.node.tag != _INT or not str(self.node.value).isdecimal():
             self.wrong(f"must be a whole number, not {self._shown()}")
+        if len(self.node.value) > MAX_DIGITS:
+            self.wrong("is a number that is too large")
         return int(self.node.value)
 
     def items(self) -> list[Value]:
@@ -101,6 +104,10 @@ def read(text: str, source: str) -> Value:
             depth += opens - isinstance(event, yaml.CollectionEndEvent)
             if depth > MAX_DEPTH:
                 raise InvalidArgument(f"{source} is nested deeper than {MAX_DEPTH} levels")
+            # What is written is what is meant: a tag, such as !!binary, would make something else of it.
+            if isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent) and event.tag not in (None, "!"):
+                line = 0 if event.start_mark is None else event.start_mark.line
+                raise InvalidArgument(f"{source}, line {line + 1}: a template cannot use YAML tags ({event.tag[:60]})")
             if isinstance(event, yaml.AliasEvent):  # one could stand for itself, or for a billion copies
                 line = 0 if event.start_mark is None else event.start_mark.line
                 raise InvalidArgument(f"{source}, line {line + 1}: a template cannot use YAML aliases (*name)")

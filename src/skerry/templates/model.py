@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from skerry.core.built import IMAGES
 from skerry.core.errors import InvalidArgument
 from skerry.core.models import Resources
 
@@ -123,6 +124,7 @@ class Template:
             raise InvalidArgument(f"description must be text, not {self.description!r}")
         for alias in _texts(self.aliases, "aliases"):
             check_name(alias, "aliases")
+            check_base(self.base, alias)
         if self.base == "host" and self.packages.apt:
             hint = "use the base 'debian'"
             raise InvalidArgument("packages.apt: the base 'host' has this machine's /usr, read-only", hint=hint)
@@ -131,6 +133,11 @@ class Template:
         check_ports(self.ports)
         for path in self.files:
             _check_path(posixpath.join(self.workdir, path), f"files: {path!r}")
+        places = {self.place(path): path for path in self.files}
+        for place, path in places.items():
+            while (place := posixpath.dirname(place)) != "/":
+                if place in places:
+                    raise InvalidArgument(f"files: {path!r} lies below {places[place]!r}, which is a file")
 
     @property
     def reference(self) -> str:
@@ -152,6 +159,9 @@ def check_name(name: object, what: str = "name") -> str:
     if not isinstance(name, str) or not NAME.fullmatch(name) or name.startswith("sb-"):
         hint = "up to 63 of a-z 0-9 . _ - that begin with a letter or digit, and not with sb-"
         raise InvalidArgument(f"{what}: {name!r} is not a name for a template", hint=hint)
+    if name == IMAGES:
+        hint = "base: {image: …}" if what == "base" else "choose another"
+        raise InvalidArgument(f"{what}: {name!r} is what images are called", hint=hint)
     return name
 
 

@@ -12,7 +12,7 @@ from skerry.core.config import check_seconds, parse_size
 from skerry.core.errors import InvalidArgument, Unsupported
 from skerry.core.models import Resources
 from skerry.templates import model
-from skerry.templates.document import Value, read
+from skerry.templates.document import MAX_SIZE, Value, read
 from skerry.templates.model import Command, File, Packages, Scripts, Template
 
 FILE_NAME = "template.yaml"
@@ -30,7 +30,10 @@ def load(path: str | os.PathLike[str]) -> Template:
     if file.is_dir():
         file /= FILE_NAME
     try:
-        text = file.read_text(encoding="utf-8")
+        if file.exists() and not file.is_file():
+            raise InvalidArgument(f"{file} is no regular file", hint="give a template.yaml or its directory")
+        with open(file, "rb") as content:
+            text = content.read(MAX_SIZE + 1).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidArgument(
             f"{file} cannot be read: {error}", hint="give a template.yaml or its directory"
@@ -56,7 +59,7 @@ def parse_text(text: str, *, source: str = FILE_NAME, directory: Path | None = N
             name=_checked(keys["name"], lambda value: model.check_name(value.text())),
             version=take("version", Value.text, "1"),
             description=take("description", lambda value: value.text().strip(), ""),
-            base=_checked(keys["base"], _base) if "base" in keys else "debian",
+            base=_checked(keys["base"], lambda value: _base(value, directory)) if "base" in keys else "debian",
             packages=take("packages", _packages, Packages()),
             files=take("files", lambda value: _files(value, directory), {}),
             env=take("env", _env, {}),
@@ -70,8 +73,18 @@ def parse_text(text: str, *, source: str = FILE_NAME, directory: Path | None = N
     except InvalidArgument as error:
         if error.message.startswith(source):
             raise
-        key = error.message.partition(":")[0].split(" ")[0]
-        (keys.get(key) or root).wrong(error.message, hint=error.hint)
+        _find_key(root, keys, error.message).wrong(error.message, hint=error.hint)
+
+
+def _find_key(root: Value, keys: dict[str, Value], message: str) -> Value:
+    """The value that a message of the model is about: it begins with the key, and may name one below it."""
+    key, _, rest = message.partition(":")
+    top, _, below = key.split(" ")[0].partition(".")
+    found = keys.get(top, root)
+    if found is root or found.kind != "mapping":
+        return found
+    below = below or rest.strip().partition("'")[2].partition("'")[0]
+    return found.pairs().get(below, found)
 
 
 def _checked(value: Value, convert: Callable[[Value], T]) -> T:
@@ -84,7 +97,7 @@ def _checked(value: Value, convert: Callable[[Value], T]) -> T:
         value.wrong(error.message, hint=error.hint)
 
 
-def _base(value: Value) -> str | None:
+def _base(value: Value, directory: Path | None) -> str | None:
     if value.kind == "nothing":
         return None
     if value.kind == "list":
@@ -97,7 +110,10 @@ def _base(value: Value) -> str | None:
         fields = value.fields(["image"])
         if "image" not in fields:
             value.wrong("must be a name, or `image:` with a reference")
-        return f"image:{fields['image'].text()}"
+        image = fields["image"].text()
+        if directory is not None and (beside := directory / image).is_file():
+            image = str(beside.absolute())  # wherever the one who builds it is
+        return f"image:{image}"
     return value.text()
 
 
@@ -158,11 +174,14 @@ def _resources(value: Value) -> Resources:
         except ValueError:
             value.wrong(f"must be a number of cores above 0, not {value.text()!r}")
 
+    def processes(value: Value) -> int:
+        return value.number() or value.wrong("must be above 0")
+
     return Resources(
         cpu=_checked(fields["cpu"], cores) if "cpu" in fields else None,
         memory=size("memory"),
         disk=size("disk"),
-        pids=fields["pids"].number() if "pids" in fields else None,
+        pids=_checked(fields["pids"], processes) if "pids" in fields else None,
     )
 
 
@@ -209,16 +228,15 @@ def _read_source(
     if not source.is_relative_to(top) or Path(name).is_absolute():
         value.wrong(f"{name!r} is outside of the template's directory")
     try:
+        found = _walk(source) if source.is_dir() else [source]
+        if len(found) > MAX_FILES or sum(file.lstat().st_size for file in found) > MAX_BYTES:
+            value.wrong(f"more than {MAX_FILES} files or {MAX_BYTES} bytes", hint="fetch them in scripts.build")
         if not source.is_dir():
             return {path: _read_file(source, mode, owner)}
         files: dict[str, File] = {}
-        total = 0
-        for file in _walk(source):
+        for file in found:
             where = file.relative_to(source).as_posix()
             files[where if path in (".", "") else f"{path.rstrip('/')}/{where}"] = _read_file(file, mode, owner)
-            total += file.stat().st_size
-            if len(files) > MAX_FILES or total > MAX_BYTES:
-                value.wrong(f"more than {MAX_FILES} files or {MAX_BYTES} bytes", hint="fetch them in scripts.build")
     except OSError as error:
         value.wrong(f"{name!r} cannot be read: {error.strerror}")
     if not files:
@@ -230,7 +248,8 @@ def _walk(directory: Path) -> list[Path]:
     found = []
     for top, names, files in os.walk(directory):
         names[:] = sorted(set(names) - _SKIPPED)
-        found += [Path(top, name) for name in sorted(files)]
+        links = [name for name in names if os.path.islink(os.path.join(top, name))]  # which os.walk does not follow
+        found += [Path(top, name) for name in sorted([*files, *links])]
     return found
 
 

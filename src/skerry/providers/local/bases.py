@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from skerry.core.built import meant
 from skerry.core.errors import Corrupted, TemplateNotFound
 from skerry.core.models import BuiltTemplate, Resources, Script
 from skerry.providers.local import fixtures, hostlayer
@@ -68,21 +69,14 @@ def layer_path(digest: str) -> str:
 
 
 def find_template(store: Store, which: str) -> BuiltTemplate:
-    """By reference, id, name with version, or name; of several of one name the newest.
+    """By reference, id, name with version, or name: see `core.built.meant`.
 
     Raises TemplateNotFound, Corrupted.
     """
     _, at, template_id = which.partition("@")
     if at:
         return read_template(store, template_id)
-    known = sorted(templates(store), key=lambda info: info.created_at, reverse=True)
-    for info in known:
-        if which in (info.id, info.name):
-            return info
-    for info in known:
-        if which in (info.name.partition(":")[0], *info.aliases):
-            return info
-    raise TemplateNotFound(f"there is no template {which!r} that is built")
+    return meant(which, templates(store))
 
 
 def read_template(store: Store, template_id: str) -> BuiltTemplate:

@@ -237,8 +237,8 @@ class LocalProvider(
     async def list_templates(self) -> Sequence[BuiltTemplate]:
         return await self._run(self.engine.templates.list)
 
-    async def remove_template(self, template_id: str) -> None:
-        await self._run(self.engine.templates.remove, template_id)
+    async def remove_template(self, template_id: str, *, later: bool = False) -> None:
+        await self._run(self.engine.templates.remove, template_id, later=later)
 
     async def has_layer(self, digest: str) -> bool:
         return await self._run(self.engine.templates.has_layer, digest)

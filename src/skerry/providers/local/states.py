@@ -130,7 +130,7 @@ class States:
                 raise Unsupported(
                     f"the file has {archive.manifest.layers} layers, more than {MOST_LAYERS + 1}", option="import_state"
                 )
-            with engine.templates.using():
+            with engine.templates.using():  # until it is written down who needs the template
                 base = self._base(about, spec)
                 spec = _completed(spec, about, base)
                 room = engine.grant(spec).disk or limits().max_disk

@@ -15,6 +15,7 @@ import dataclasses
 import errno
 import json
 import os
+import secrets
 import stat
 import time
 from collections.abc import Iterator, Sequence
@@ -26,10 +27,13 @@ from skerry.core.errors import Conflict, DiskFull, InvalidArgument, TemplateNotF
 from skerry.core.models import BuiltTemplate, State
 from skerry.providers.local import bases
 from skerry.providers.local.locks import FileLock
-from skerry.providers.local.storage import remove_tree
+from skerry.providers.local.storage import remove_tree, typed_errors
 
 if TYPE_CHECKING:
     from skerry.providers.local.engine import Engine
+
+_GONE = ".gone-"
+"""Before the name of a layer that is being removed."""
 
 
 class Templates:
@@ -47,7 +51,8 @@ class Templates:
 
     def list(self) -> Sequence[BuiltTemplate]:
         self._engine.prepare()
-        return sorted(bases.templates(self._store), key=lambda info: (info.name, -info.created_at))
+        shown = (info for info in bases.templates(self._store) if not info.superseded)
+        return sorted(shown, key=lambda info: (info.name, -info.created_at))
 
     def has_layer(self, digest: str) -> bool:
         self._engine.prepare()
@@ -65,7 +70,10 @@ class Templates:
     def try_build(self, digest: str) -> FileLock | None:
         """The right to build a layer, until it is given to `end_build`; None while somebody else has it."""
         self._engine.prepare()
-        path = self._store.templates / f"{_checked(digest)}.lock"
+        return self._try_lock(_checked(digest))
+
+    def _try_lock(self, digest: str) -> FileLock | None:
+        path = self._store.templates / f"{digest}.lock"
         while True:
             lock = FileLock(path)
             if not lock.try_acquire():
@@ -89,16 +97,16 @@ class Templates:
             record = engine.halt(record)
             upper = engine.upper(sandbox_id)
             try:
-                if directory is not None:
-                    _keep_only(upper, directory)
-                _flush(upper)
-                upper.rename(target)
-            except OSError as error:
-                if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                    raise DiskFull(f"no room for the layer of {sandbox_id}", errno=error.errno) from error
-                if not target.is_dir():
-                    raise
-                # Somebody else built the same: theirs is as good.
+                with typed_errors(engine.store.home):
+                    if directory is not None:
+                        _keep_only(upper, directory)
+                    _flush(upper)
+                    try:
+                        upper.rename(target)
+                    except OSError as error:
+                        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                            raise
+                        # Somebody else built the same: theirs is as good.
             finally:
                 engine._tear_down(record)
 
@@ -107,42 +115,55 @@ class Templates:
         self._engine.prepare()
         with self.using():
             try:
-                return bases.read_template(self._store, info.id)
+                known = bases.read_template(self._store, info.id)
+                if not known.superseded:
+                    return known
             except TemplateNotFound:
                 pass
             for digest in info.layers:
                 if not self.has_layer(digest):
                     raise Conflict(f"a layer of {info.name!r} was removed meanwhile", retryable=True)
             size = self._engine.storage.used(self._engine.storage.layers / info.layers[0]) if info.layers else 0
-            info = dataclasses.replace(info, created_at=time.time(), size=size)
-            _replace(self._store.templates / f"{info.id}.json", json.dumps(dataclasses.asdict(info)).encode())
+            info = dataclasses.replace(info, created_at=time.time(), size=size, superseded=False)
+            self._write(info)
         return info
 
-    def remove(self, template_id: str) -> None:
-        """Raises TemplateNotFound, Conflict while something needs it."""
+    def _write(self, info: BuiltTemplate) -> None:
+        _replace(self._store.templates / f"{info.id}.json", json.dumps(dataclasses.asdict(info)).encode())
+
+    def remove(self, template_id: str, *, later: bool = False) -> None:
+        """Raises TemplateNotFound, Conflict while something needs it; with `later` it goes when nothing does."""
         self._engine.prepare()
         with FileLock(self._store.templates / "lock"):
             info = bases.read_template(self._store, template_id)
-            for other in bases.templates(self._store):
-                if other.base == info.id:
-                    raise Conflict(
-                        f"the template {info.name!r} is the base of {other.name!r}", hint="remove that first"
-                    )
-            user = self._user(info.id)
-            if user is not None:
-                raise Conflict(f"the template {info.name!r} is in use by {user}", hint="destroy it first")
-            (self._store.templates / f"{info.id}.json").unlink()
+            needed = self._needed(info)
+            if needed is None:
+                (self._store.templates / f"{info.id}.json").unlink()
+            elif later:
+                self._write(dataclasses.replace(info, superseded=True))
+            else:
+                raise needed
         self.sweep()
 
+    def _needed(self, info: BuiltTemplate) -> Conflict | None:
+        """Why a template cannot go, which names who needs it."""
+        for other in bases.templates(self._store):
+            if other.base == info.id:
+                said = f"the template {info.name!r} is the base of {other.name!r}"
+                return Conflict(said, hint="remove that first")
+        if user := self._user(info.id):
+            return Conflict(f"the template {info.name!r} is in use by {user}", hint="destroy it first")
+        return None
+
     def sweep(self) -> None:
-        """Remove layers that nothing needs, and the locks of builders that are dead."""
+        """Remove superseded templates and layers that nothing needs, and the locks of builders that are dead."""
         for path in self._store.templates.glob("*.lock"):
             lock = FileLock(path)
             if lock.try_acquire() and _is_at(lock, path):
                 path.unlink(missing_ok=True)
             lock.release()
-        layers = self._engine.storage.layers
-        if not self._unnamed() and not any(self._store.templates.glob("*.new-*")):
+        superseded = any(info.superseded for info in bases.templates(self._store))
+        if not superseded and not self._unnamed() and not any(self._store.templates.glob("*.new-*")):
             return
         lock = FileLock(self._store.templates / "lock")
         try:
@@ -150,27 +171,36 @@ class Templates:
                 return  # the next sweep does it
             for path in self._store.templates.glob("*.new-*"):
                 path.unlink()  # its writer held this lock, so it is dead
+            for info in sorted(bases.templates(self._store), key=lambda info: -info.created_at):  # bases last
+                if info.superseded and self._needed(info) is None:
+                    (self._store.templates / f"{info.id}.json").unlink()
             for digest in self._unnamed():
-                if not self._built_now(digest) and self._user(bases.layer_path(digest)) is None:
-                    self._engine.storage.remove(layers / digest)
+                self._remove_layer(digest)
         finally:
             lock.release()
+
+    def _remove_layer(self, digest: str) -> None:
+        """Remove a layer that no template names, unless somebody builds it or a sandbox or a snapshot needs it."""
+        layers = self._engine.storage.layers
+        if not digest.startswith(_GONE):
+            lock = self._try_lock(digest)  # its builder has it until the template that names the layer is written
+            if lock is None:
+                return
+            try:
+                if self._user(bases.layer_path(digest)) is not None:
+                    return
+                # Away as a whole first: who dies at removing it leaves no half of a layer for a builder to find.
+                gone = f"{_GONE}{digest}-{secrets.token_hex(4)}"
+                (layers / digest).rename(layers / gone)
+            finally:
+                self.end_build(digest, lock)
+            digest = gone
+        self._engine.storage.remove(layers / digest)
 
     def _unnamed(self) -> set[str]:
         """The layers that no template names."""
         there = set(os.listdir(self._engine.storage.layers))  # before the names are read: these are written later
         return there - {digest for info in bases.templates(self._store) for digest in info.layers}
-
-    def _built_now(self, digest: str) -> bool:
-        """Whether somebody builds it: the template that names it is written a moment after the layer is there."""
-        path = self._store.templates / f"{digest}.lock"
-        if not path.exists():
-            return False
-        lock = FileLock(path)
-        try:
-            return not lock.try_acquire()
-        finally:
-            lock.release()
 
     def _user(self, text: str) -> str | None:
         """The sandbox or snapshot whose record mentions `text`, an id or a path that nothing else contains."""
@@ -237,7 +267,7 @@ def _flush(path: Path) -> None:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    fresh = path.with_suffix(f".new-{os.getpid()}")
+    fresh = path.with_suffix(f".new-{os.getpid()}-{secrets.token_hex(4)}")
     try:
         with open(fresh, "wb") as file:
             file.write(data)
