@@ -48,8 +48,11 @@ void agent_exit(const char *reason)
         _exit(0);
     int64_t until = now_ms() + EXIT_GRACE_MS;
     for (struct proc *p = agent.procs; p; p = p->next)
-        if (p->reports.fd >= 0)
+        if (p->reports.fd >= 0) {
             shutdown(p->reports.fd, SHUT_WR);
+            if (p->supervisor)
+                kill(p->supervisor, SIGCONT); /* should somebody have stopped it */
+        }
     for (struct proc *p = agent.procs; p; p = p->next) {
         struct report r;
         struct pollfd poll_fd = {p->reports.fd, POLLIN, 0};

@@ -21,8 +21,8 @@ MUTANTS = [
     Mutant(
         "a kill reaches only the leader's group",
         "agent/proc.c",
-        "    order(p, O_KILL, 0);\n    if (p->state == P_ENDING) {",
-        "    order(p, O_SIGNAL, SIGKILL);\n    if (p->state == P_ENDING) {",
+        "    proc_order(p, O_KILL, 0);\n    if (p->state == P_ENDING) {",
+        "    proc_order(p, O_SIGNAL, SIGKILL);\n    if (p->state == P_ENDING) {",
         "tests/e2e/test_promises.py::test_a_stubborn_process_tree_is_gone_at_the_timeout[user]",
     ),
     Mutant(
