@@ -371,6 +371,66 @@ async def test_input_goes_on_while_the_output_is_followed(box: AsyncSandbox) -> 
     assert (await process.wait()).stdout == "one\ntwo\nthree\n"
 
 
+async def test_two_tasks_write_one_after_the_other(box: AsyncSandbox) -> None:
+    process = await box.processes.spawn("sleep 0.2; cat > out", stdin=True)  # so that both wait for credit
+    async with anyio.create_task_group() as group:
+        for letter in b"abc":
+            group.start_soon(process.write_stdin, bytes([letter]) * 1_000_000)
+    await process.close_stdin()
+    assert (await process.wait()).exit_code == 0
+    assert (await box.exec("fold -w 1000000 out | cut -c 1 | sort; wc -c < out")).stdout.split() == [*"abc", "3000000"]
+
+
+async def test_two_tasks_that_write_first_share_the_attachment(box: AsyncSandbox) -> None:
+    for _ in range(5):
+        process = await box.processes.get((await box.processes.spawn(["cat"], stdin=True)).id)
+        async with anyio.create_task_group() as group:
+            for text in ("one", "two", "six"):
+                group.start_soon(process.write_stdin, text)
+        await process.close_stdin()
+        assert len((await process.wait()).stdout) == 9
+
+
+async def test_input_behind_the_end_of_the_input_is_refused(box: AsyncSandbox) -> None:
+    process = await box.processes.spawn("sleep 0.2; wc -c", stdin=True)
+    refused = []
+
+    async def late() -> None:
+        try:
+            await process.write_stdin("late")
+        except InvalidArgument:
+            refused.append(1)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(process.write_stdin, bytes(1_000_000))
+        group.start_soon(process.close_stdin)
+        group.start_soon(late)
+        group.start_soon(process.close_stdin)
+    assert (refused, (await process.wait()).stdout) == ([1], "1000000\n")
+
+
+async def test_writing_that_is_cut_off_is_not_taken_for_the_end_of_the_process(box: AsyncSandbox) -> None:
+    process = await box.processes.spawn(["sleep", "600"], stdin=True)
+    failed: list[Exception] = []
+
+    async def write() -> None:
+        try:
+            await process.write_stdin(bytes(3_000_000))
+        except Exception as error:  # noqa: BLE001
+            failed.append(error)
+
+    for cut in ("attach", "close"):
+        async with anyio.create_task_group() as group:
+            group.start_soon(write)
+            await anyio.sleep(0.1)
+            if cut == "attach":
+                await process.attach().aclose()
+            else:
+                await box.close()
+    assert [type(error) for error in failed] == [ConnectionLost, ConnectionLost]
+    await process.kill()
+
+
 async def test_a_viewer_neither_takes_over_nor_sends(box: AsyncSandbox) -> None:
     process = await box.processes.spawn(["cat"], stdin=True)
     viewer = await box.processes.get(process.id, view=True)
