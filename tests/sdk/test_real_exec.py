@@ -264,6 +264,44 @@ async def test_a_slow_reader_holds_the_command_back(box: AsyncSandbox) -> None:
         assert first.data.startswith(b"y\n")
 
 
+async def test_wait_reads_on_where_an_iterator_was_left(box: AsyncSandbox) -> None:
+    stream = box.exec_stream("head -c 3000000 /dev/zero; echo err >&2; exit 4")
+    async with stream:
+        kept = stream.stdout
+        first = await anext(kept)
+        with anyio.fail_after(20):
+            result = await stream.wait()
+        assert (result.exit_code, len(result.stdout_bytes), result.stderr) == (4, 3_000_000, "err\n")
+        assert 0 < len(first) < 3_000_000
+        with pytest.raises(InvalidArgument, match="wait"):  # not an end, as if that had been all
+            await anext(kept)
+
+
+async def test_an_iterator_that_has_it_all_ends_after_wait(box: AsyncSandbox) -> None:
+    async with box.exec_stream("echo all; sleep 0.2") as stream:
+        kept = stream.stdout
+        assert await anext(kept) == b"all\n"
+        await stream.wait()
+        assert [data async for data in kept] == []
+
+
+async def test_wait_leaves_the_iterator_of_another_task_alone(box: AsyncSandbox) -> None:
+    async with box.exec_stream("head -c 3000000 /dev/zero") as stream:
+        got = 0
+
+        async def slowly() -> None:
+            nonlocal got
+            async for data in stream.stdout:
+                got += len(data)
+                await anyio.sleep(0.01)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(slowly)
+            await anyio.sleep(0.02)
+            await stream.wait()
+    assert got == 3_000_000
+
+
 async def test_leaving_a_stream_early_kills_and_an_unfinished_kill_reports_a_signal(box: AsyncSandbox) -> None:
     async with box.exec_stream("echo $$; exec sleep 1000") as stream:
         pid = int((await anext(stream)).data)

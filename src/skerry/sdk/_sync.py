@@ -97,7 +97,8 @@ class ExecStream:
     The command starts with `with`, with the first chunk, or with `wait()`. Leaving the `with` block before
     the end kills a command of `exec_stream` with all its descendants, and only detaches from a background process.
     The command is held back while nobody takes its output. Use it either as a whole or by its `stdout` and `stderr`;
-    bytes of one that nobody iterates are kept for `wait()` up to the output limit.
+    bytes of one that nobody iterates are kept for `wait()` up to the output limit. `wait()` takes what the same task
+    has begun to iterate and left: used again, such an iterator raises InvalidArgument if there was more.
     """
 
     def __init__(self, inner: _exec_stream.AsyncExecStream) -> None:
@@ -243,9 +244,12 @@ class Process:
         return run(self._inner.output(since=since))
 
     def write_stdin(self, data: bytes | str) -> None:
-        """Send input; waits while the process does not read it.
+        """Send input; waits while the process does not read it. Tasks that write at once do so one after the other.
 
-        Raises InvalidArgument for a handle that only views, ProcessNotFound when the process has ended.
+        Raises:
+            InvalidArgument: the handle only views, or the input was closed.
+            ProcessNotFound: the process has ended.
+            ConnectionLost: the connection was lost or `attach` called meanwhile; some of it may have been sent.
         """
         run(self._inner.write_stdin(data))
 
