@@ -610,9 +610,13 @@ class Files:
         mode: int | None = None,
         parents: bool = True,
         user: str | None = None,
+        if_match: str | None = None,
     ) -> FileInfo:
-        """Add to the end of a file, in place; it is made if it is not there."""
-        return run(self._inner.append(path, data, mode=mode, parents=parents, user=user))
+        """Add to the end of a file, in place; it is made if it is not there.
+
+        Raises Conflict when the file does not have the etag `if_match` before; with an empty one: it is there.
+        """
+        return run(self._inner.append(path, data, mode=mode, parents=parents, user=user, if_match=if_match))
 
     def glob(self, pattern: str, *, path: SandboxPath = ".", user: str | None = None) -> list[FileInfo]:
         """What matches a pattern with `*`, `?`, `[…]`, `{a,b}` and `**`, sorted; none is an empty list.
@@ -766,12 +770,14 @@ class Files:
         Permission bits, times, links, hard links, holes and user attributes are kept. What is there is replaced as a
         whole when all has arrived, or not at all; with `merge` a directory keeps what it has beside. `exclude` has
         names to leave out wherever they are. `resume` is for a single large file: it goes on where an earlier try
-        ended, and dials again by itself. `on_progress` is called with the bytes sent and the bytes in all.
+        ended, and dials again by itself; only content and permission bits are kept then. `on_progress` is called with
+        the bytes sent and the bytes in all.
 
         Raises:
             OSError: the local side cannot be read.
             IsADirectory, NotADirectory: a file would take the place of a directory, or the other way.
             DiskFull: there is no room inside; what was there still is.
+            Conflict: with `resume`: others upload the same file at the same time.
         """
         return run(
             self._inner.upload(
