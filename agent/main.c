@@ -204,10 +204,11 @@ static void init_limits(void)
 
 static int timeout(void)
 {
-    int64_t next = procs_next_wake(), end = life_next_wake();
+    int64_t next = procs_next_wake(), others[] = {life_next_wake(), files_next_wake()};
 
-    if (end >= 0 && (next < 0 || end < next))
-        next = end;
+    for (int i = 0; i < 2; i++)
+        if (others[i] >= 0 && (next < 0 || others[i] < next))
+            next = others[i];
     if (next < 0)
         return -1;
     int64_t left = next - now_ms();
@@ -247,6 +248,7 @@ int main(int argc, char **argv)
     for (bool prepared = false;;) {
         loop_once(timeout());
         procs_run_timers();
+        files_look();
         conns_flush();
         if (!prepared && agent.greeted) { /* only now: whoever waits for the sandbox has its answer */
             files_init();

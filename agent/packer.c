@@ -293,6 +293,7 @@ int packer_fill(struct packer *p, uint8_t *scratch)
     int err = 0;
 
     for (int i = 0; i < ENTRIES && !err && !p->done && buf_size(&p->out) < ENOUGH; i++) {
+        fs_beat();
         if (p->file >= 0)
             err = read_content(p);
         else if (!p->started)

@@ -126,7 +126,7 @@ static bool known(pid_t pid)
 {
     for (int i = 0; i < MAX_WORKERS; i++)
         if (agent.workers[i].pid == pid) {
-            agent.workers[i].pid = 0;
+            worker_reaped(&agent.workers[i]);
             return true;
         }
     for (struct proc *p = agent.procs; p; p = p->next)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import time
@@ -11,28 +10,11 @@ from pathlib import Path
 import pytest
 
 from skerry import wire
-from tests.agent.client import Agent, Connection, pids_with, wait_until
-
-PTRACE_SEIZE, PTRACE_INTERRUPT = 0x4206, 0x4207
+from tests.agent.client import Agent, Connection, pids_with, state, trace, wait_until
 
 
 def marker() -> str:
     return f"7{time.monotonic_ns() % 10**9}"
-
-
-def state(pid: int) -> tuple[str, int]:
-    """The letter of its state, and its parent."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return fields[0], int(fields[1])
-
-
-def trace(pid: int) -> None:
-    """Hold it as a debugger does: its parent is told nothing of that."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    for request in (PTRACE_SEIZE, PTRACE_INTERRUPT):
-        if libc.ptrace(request, pid, None, None) < 0:
-            pytest.skip(f"this machine lets nobody trace: {os.strerror(ctypes.get_errno())}")
-    wait_until(lambda: state(pid)[0] == "t")
 
 
 @pytest.mark.parametrize("stops", ["kill -STOP $PPID", "while kill -STOP $PPID; do :; done &"])

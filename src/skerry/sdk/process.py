@@ -119,7 +119,7 @@ class AsyncProcess:
             await self._send(b"", end=True)
             self._stdin_closed = True
 
-    async def _send(self, data: bytes, *, end: bool = False) -> None:
+    async def _send(self, data: bytes | bytearray | memoryview, *, end: bool = False) -> None:
         if self._stdin_closed:
             raise InvalidArgument(f"the input of process {self._id} was closed")
         stream = await self._input()
