@@ -15,6 +15,7 @@
 #define QUEUE_HIGH (1u << 20)  /* above: connections that feed it are not read */
 #define GRANT_MAX (1u << 20)   /* bytes that workers may have under way to one connection */
 #define GRANT_STEP (512u << 10)
+#define GRANT_LEAST (16u << 10) /* to a stream that has none, in any case: more than an entry of a LIST */
 #define WATCH_STEP (64u << 10) /* of a watch, which may keep it unused: not counted above */
 
 void file_remove(struct file *file)
@@ -42,8 +43,11 @@ static bool file_pull(struct stream *s)
 
     if (!amount || (amount < file->credit && amount < step / 4))
         return false;
-    if (!file->watches && s->conn->granted + amount > GRANT_MAX)
-        return false;
+    if (!file->watches && s->conn->granted + amount > GRANT_MAX) {
+        if (file->granted)
+            return false;
+        amount = amount < GRANT_LEAST ? amount : GRANT_LEAST; /* others may hold theirs for long without using it */
+    }
     file->credit -= amount;
     file->granted += amount;
     s->conn->granted += file->watches ? 0 : amount;

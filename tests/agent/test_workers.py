@@ -76,6 +76,23 @@ def test_what_a_killed_worker_has_not_begun_is_done_by_the_next(
     assert len(children(agent.process.pid)) <= 2
 
 
+def test_streams_that_get_nothing_leave_credit_to_the_others(agent: Agent, connection: Connection) -> None:
+    connection.write("file", b"x" * 1_000_000)
+    users = [
+        pid
+        for pid in children(agent.process.pid)
+        if "\nUid:\t0\t0\t0\t1000\n" in Path(f"/proc/{pid}/status").read_text()
+    ]
+    assert len(users) == 1
+    trace(users[0])
+    try:
+        for _ in range(4):
+            connection.open(wire.Read(path=b"file", window=1 << 30))
+        assert connection.read("file", user="root")[1] == b"x" * 1_000_000
+    finally:
+        let_go(users[0])
+
+
 def test_a_removal_that_is_killed_is_an_error(agent: Agent, connection: Connection, work: Path) -> None:
     connection.stat("/")
     for directory in range(40):
