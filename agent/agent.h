@@ -41,6 +41,7 @@ struct agent {
     unsigned conn_count;
     struct proc *procs;
     int64_t next_id;
+    bool orphans; /* a supervisor has died that did not say that nothing is left */
     size_t ring_bytes;
     struct worker workers[MAX_WORKERS];
     int64_t look;        /* when the workers are looked after; 0: no need */

@@ -204,7 +204,7 @@ bool proc_is_lost(const struct proc *p)
 static void supervisor_lost(struct proc *p)
 {
     watch_close(&p->reports);
-    p->lost = true;
+    p->lost = agent.orphans = true;
     if (p->supervisor)
         kill(p->supervisor, SIGKILL);
     if (!p->killing && p->state < P_ENDING) {

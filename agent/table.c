@@ -164,8 +164,10 @@ void procs_reap(void)
             orphans = true;
         }
     }
-    for (struct proc *p = agent.procs; p && !orphans; p = p->next)
-        orphans = proc_is_lost(p);
-    if (orphans && !procs_kill_orphans()) /* the children of an orphan are ours now */
-        end_lost();
+    if ((!orphans && !agent.orphans) || procs_kill_orphans()) /* the children of an orphan are ours now */
+        return;
+    agent.orphans = false;
+    for (struct proc *p = agent.procs; p; p = p->next)
+        agent.orphans = agent.orphans || (p->lost && p->supervisor); /* what it leaves comes when it is reaped */
+    end_lost();
 }

@@ -75,3 +75,11 @@ def test_a_command_that_ended_by_itself_is_told_so_though_its_supervisor_was_kil
 def test_the_output_of_a_program_that_killed_its_supervisor_is_kept(connection: Connection) -> None:
     result = connection.sh("echo out; kill -9 $PPID; sleep 600", user="root")
     assert (result.exit.status, result.exit.signal, result.stdout) == ("signaled", 9, b"out\n")
+
+
+def test_what_an_ended_command_left_dies_with_its_supervisor(connection: Connection) -> None:
+    mark = marker()
+    result = connection.sh(f"sleep {mark} & echo $PPID", user="root")
+    wait_until(lambda: pids_with(f"sleep\0{mark}"))
+    os.kill(int(result.stdout), signal.SIGKILL)
+    wait_until(lambda: pids_with(mark) == [])

@@ -93,6 +93,21 @@ def test_a_tree_comes_back_as_it_was(connection: Connection, work: Path, tree: P
     assert temps(work) == []
 
 
+def test_the_longest_path_is_kept(connection: Connection, work: Path) -> None:
+    names = [b"d" * 255] * 32
+    paths = [b"/".join(names[: depth + 1]) for depth in range(32)]
+    assert len(paths[-1]) == 8191
+    unpack(connection, "again", root(*(entry(path, "dir") for path in paths)))
+    depth, at = 0, os.open(work / "again", os.O_RDONLY)
+    while found := os.listdir(at):
+        inner = os.open(found[0], os.O_RDONLY, dir_fd=at)
+        os.close(at)
+        depth, at = depth + 1, inner
+    os.close(at)
+    assert depth == 32
+    assert os.listdir(work) == ["again"]
+
+
 def test_records_may_be_split_anywhere(connection: Connection, work: Path, tree: Path) -> None:
     (tree / "a.txt").write_bytes(os.urandom(5000))
     data = pack(connection, "tree").stream()
