@@ -6,7 +6,7 @@ import os
 import resource
 import signal
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 
 import anyio
 import pytest
@@ -283,6 +283,18 @@ async def test_an_iterator_that_has_it_all_ends_after_wait(box: AsyncSandbox) ->
         assert await anext(kept) == b"all\n"
         await stream.wait()
         assert [data async for data in kept] == []
+
+
+async def test_what_a_closed_iterator_had_not_taken_holds_nothing_back(box: AsyncSandbox) -> None:
+    async with box.exec_stream("head -c 3000000 /dev/zero; echo err >&2") as stream:
+        kept = stream.stdout
+        await anext(kept)
+        with anyio.move_on_after(0.5):  # fills up what waits for the first one
+            await anext(stream.stderr)
+        assert isinstance(kept, AsyncGenerator)
+        await kept.aclose()
+        with anyio.fail_after(20):
+            assert len((await stream.wait()).stdout_bytes) == 3_000_000
 
 
 async def test_wait_leaves_the_iterator_of_another_task_alone(box: AsyncSandbox) -> None:

@@ -26,12 +26,14 @@ CHANNELS: dict[OutputStream, int] = {"stdout": STDOUT, "stderr": STDERR}
 class _Queue:
     """What one who iterates a stream has not taken yet."""
 
-    __slots__ = ("end", "items", "reader")
+    __slots__ = ("end", "items", "reader", "users")
 
     def __init__(self, reader: object) -> None:
         self.items: deque[bytes] = deque()
         self.reader = reader
         """Who took from it last."""
+        self.users = 0
+        """How many iterators take from it."""
         self.end = -1
         """Where `wait()` took over: the offset up to which all was handed out. -1: it did not."""
 
@@ -169,10 +171,12 @@ class AsyncExecStream:
     async def _bytes(self, channel: int) -> AsyncIterator[bytes]:
         running = await self._start()
         queue = self._queues.setdefault(channel, _Queue(caller()))
-        if channel not in self._handed_out and (earlier := running.collectors[channel].value()):
-            yield earlier
-        self._handed_out.add(channel)
+        queue.users += 1
         try:
+            earlier = b"" if channel in self._handed_out else running.collectors[channel].value()
+            self._handed_out.add(channel)
+            if earlier:
+                yield earlier
             while True:
                 queue.reader = caller()
                 if 0 <= queue.end < running.end(channel):
@@ -190,8 +194,10 @@ class AsyncExecStream:
                     if not queue.items and running.exit is None:
                         self._share(running, await self._advance(running))
         finally:
-            if self._queues.get(channel) is queue:
+            queue.users -= 1
+            if not queue.users and self._queues.get(channel) is queue:
                 del self._queues[channel]
+                running.stream.took(channel, sum(map(len, queue.items)))
 
     def _share(self, running: Running, chunk: OutputChunk | None) -> None:
         """Queue a chunk for whoever iterates its stream; with nobody there the collector has it."""
