@@ -249,6 +249,7 @@ class Process:
         Raises:
             InvalidArgument: the handle only views, or the input was closed.
             ProcessNotFound: the process has ended.
+            QuotaExceeded: it has left too much input of several clients unread.
             ConnectionLost: the connection was lost or `attach` called meanwhile; some of it may have been sent.
         """
         run(self._inner.write_stdin(data))

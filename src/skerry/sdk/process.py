@@ -108,6 +108,7 @@ class AsyncProcess:
         Raises:
             InvalidArgument: the handle only views, or the input was closed.
             ProcessNotFound: the process has ended.
+            QuotaExceeded: it has left too much input of several clients unread.
             ConnectionLost: the connection was lost or `attach` called meanwhile; some of it may have been sent.
         """
         encoded = data.encode("utf-8", "surrogateescape") if isinstance(data, str) else check_bytes(data)
@@ -127,6 +128,8 @@ class AsyncProcess:
             return
         if stream.lost or stream.closed:
             raise ConnectionLost(f"what carried the input of process {self._id} was closed: some may have been sent")
+        if stream.error is not None:
+            raise stream.error
         raise ProcessNotFound(f"process {self._id} has ended")
 
     async def kill(self, signal: int = SIGKILL) -> None:

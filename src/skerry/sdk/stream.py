@@ -190,6 +190,11 @@ class Stream:
         return isinstance(self._error, ConnectionLost)
 
     @property
+    def error(self) -> Exception | None:
+        """What it failed with, if it has."""
+        return self._error
+
+    @property
     def pending(self) -> bool:
         """Whether something waits here to be taken."""
         return bool(self._inbox)
