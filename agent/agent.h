@@ -41,8 +41,11 @@ struct agent {
     unsigned conn_count;
     struct proc *procs;
     int64_t next_id;
+    bool orphans; /* a supervisor has died that did not say that nothing is left */
     size_t ring_bytes;
     struct worker workers[MAX_WORKERS];
+    int64_t look;        /* when the workers are looked after; 0: no need */
+    struct pulse *pulse; /* in a worker: its own */
     unsigned dials, file_jobs; /* connections to ports; file requests that count as work */
     uint8_t *scratch; /* SCRATCH bytes for what is on its way; never across events */
     bool untidy; /* memory was used that can go back in a lull */

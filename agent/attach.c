@@ -35,8 +35,11 @@ static bool on_data(struct attach *a, const struct frame *f)
         attach_repay(a, bytes.size);
         return true;
     }
-    if (buf_size(&p->in.buffer) + bytes.size > INPUT_MAX)
-        return false;
+    if (buf_size(&p->in.buffer) + bytes.size > INPUT_MAX) { /* what earlier controllers sent waits there too */
+        conn_error(a->stream.conn, a->stream.id, "QUOTA_EXCEEDED", 0, "the process does not read its input");
+        attach_remove(a);
+        return true;
+    }
     input_write(p, bytes, (f->flags & F_END) && !p->cols);
     return true;
 }

@@ -5,8 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include "agent.h"
 #include "conn.h"
@@ -15,26 +13,12 @@
 
 #define OPENER_MAX 65536       /* paths are at most 4 KiB */
 #define QUEUE_HIGH (1u << 20)  /* above: connections that feed it are not read */
-#define QUEUE_LOW (256u << 10) /* below: they are again */
 #define GRANT_MAX (1u << 20)   /* bytes that workers may have under way to one connection */
 #define GRANT_STEP (512u << 10)
+#define GRANT_LEAST (16u << 10) /* to a stream that has none, in any case: more than an entry of a LIST */
 #define WATCH_STEP (64u << 10) /* of a watch, which may keep it unused: not counted above */
-#define PACKETS 32 /* taken from a worker at one event */
 
-/* A stream of a client and of a worker at once. */
-struct file {
-    struct stream stream;
-    struct worker *worker;
-    struct file *next;
-    uint32_t id; /* the worker's */
-    bool writes, watches, ended;
-    bool works; /* the sandbox is not idle meanwhile */
-    uint64_t credit;       /* the client's, not yet passed on */
-    uint64_t granted;      /* passed on, not yet used */
-    uint64_t input_credit; /* what the client may still send */
-};
-
-static void file_remove(struct file *file)
+void file_remove(struct file *file)
 {
     struct file **at = &file->worker->files;
 
@@ -50,56 +34,6 @@ static void file_remove(struct file *file)
     free(file);
 }
 
-static void release_held(struct worker *w)
-{
-    for (struct conn *c = agent.conns; c; c = c->next)
-        if (c->held_by == w) {
-            c->held_by = NULL;
-            conn_touch(c);
-        }
-}
-
-static void worker_lost(struct worker *w)
-{
-    watch_close(&w->watch);
-    buf_free(&w->queue);
-    w->queue.failed = false;
-    while (w->files) {
-        struct file *file = w->files;
-        conn_error(file->stream.conn, file->stream.id, "IO_ERROR", 0, "the file worker was killed");
-        file_remove(file);
-    }
-    release_held(w);
-}
-
-/* The queue is frames back to back; each goes as one packet. */
-static void queue_flush(struct worker *w)
-{
-    while (buf_size(&w->queue)) {
-        struct frame f;
-        long size = frame_decode(buf_front(&w->queue), buf_size(&w->queue), &f);
-        ssize_t n = send(w->watch.fd, buf_front(&w->queue), (size_t)size, MSG_DONTWAIT | MSG_NOSIGNAL);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0 && (errno == EAGAIN || errno == ENOBUFS))
-            break;
-        if (n < 0)
-            return worker_lost(w);
-        buf_consume(&w->queue, (size_t)size);
-    }
-    if (buf_size(&w->queue) < QUEUE_LOW)
-        release_held(w);
-    watch_set(&w->watch, EPOLLIN | (buf_size(&w->queue) ? EPOLLOUT : 0));
-}
-
-static void worker_send(struct worker *w)
-{
-    if (w->queue.failed)
-        worker_lost(w);
-    else if (!(w->watch.events & EPOLLOUT))
-        queue_flush(w);
-}
-
 /* Passes on what the client has granted, in large steps, as far as the connection keeps up. */
 static bool file_pull(struct stream *s)
 {
@@ -109,8 +43,11 @@ static bool file_pull(struct stream *s)
 
     if (!amount || (amount < file->credit && amount < step / 4))
         return false;
-    if (!file->watches && s->conn->granted + amount > GRANT_MAX)
-        return false;
+    if (!file->watches && s->conn->granted + amount > GRANT_MAX) {
+        if (file->granted)
+            return false;
+        amount = amount < GRANT_LEAST ? amount : GRANT_LEAST; /* others may hold theirs for long without using it */
+    }
     file->credit -= amount;
     file->granted += amount;
     s->conn->granted += file->watches ? 0 : amount;
@@ -173,8 +110,8 @@ static void file_drop(struct stream *s)
 
 static const struct stream_ops file_ops = {file_frame, file_drop, file_pull};
 
-/* A frame of the worker goes to the client under the client's stream id. */
-static void relay(struct worker *w, const struct frame *f)
+/* Under the client's own stream id. */
+void file_relay(struct worker *w, const struct frame *f)
 {
     struct file *file = w->files;
     uint64_t offset;
@@ -201,88 +138,6 @@ static void relay(struct worker *w, const struct frame *f)
     conn_touch(c);
     if (f->type == T_ERROR || (f->type == T_REPLY && f->flags & F_FINAL))
         file_remove(file);
-}
-
-static void worker_ready(struct watch *watch, uint32_t events)
-{
-    struct worker *w = container_of(watch, struct worker, watch);
-    struct frame f;
-
-    for (int i = 0; i < PACKETS && events & ~(uint32_t)EPOLLOUT; i++) {
-        ssize_t n = recv(watch->fd, agent.scratch, SCRATCH, MSG_DONTWAIT);
-        if (n < 0 && (errno == EAGAIN || errno == EINTR))
-            break;
-        if (n <= 0 || frame_decode(agent.scratch, (size_t)n, &f) != n)
-            return worker_lost(w);
-        agent.untidy = true;
-        relay(w, &f);
-    }
-    if (events & EPOLLOUT)
-        queue_flush(w);
-}
-
-void files_trim(void)
-{
-    for (size_t i = 0; i < MAX_WORKERS; i++)
-        if (!buf_size(&agent.workers[i].queue))
-            buf_free(&agent.workers[i].queue);
-}
-
-/* Whether it runs now; if not, errno says why. */
-static bool worker_start(struct worker *w, const struct user *user)
-{
-    int pair[2];
-
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
-        return false;
-    pid_t pid = fork();
-    if (pid == 0)
-        fs_worker(pair[1], user, agent.workdir);
-    close(pair[1]);
-    w->pid = pid > 0 ? pid : 0;
-    watch_init(&w->watch, pair[0], worker_ready);
-    if (pid < 0 || watch_set(&w->watch, EPOLLIN) < 0) {
-        int err = errno;
-        watch_close(&w->watch); /* ends the worker, if there is one */
-        errno = err;
-        return false;
-    }
-    return true;
-}
-
-/* The running worker of that user, started if need be; NULL with errno (EINVAL: no such user). */
-static struct worker *worker_for(const char *name)
-{
-    struct worker *w = NULL;
-    struct user user;
-
-    for (int i = MAX_WORKERS - 1; i >= 0; i--) {
-        struct worker *slot = &agent.workers[i];
-        if (!strcmp(slot->name, name) && slot->watch.events)
-            return slot;
-        /* A dead one's slot can be used again once it has been reaped. */
-        if (!slot->watch.events && !slot->pid)
-            w = slot;
-    }
-    if (!user_find(name, &user)) {
-        errno = EINVAL;
-        return NULL;
-    }
-    if (!w) {
-        errno = EAGAIN;
-        return NULL;
-    }
-    snprintf(w->name, sizeof w->name, "%s", name);
-    return worker_start(w, &user) ? w : NULL;
-}
-
-void files_init(void)
-{
-    struct worker *w = worker_for(agent.user);
-
-    /* One that cannot be had now is tried again when it is needed. */
-    if (!w || strcmp(w->name, "root"))
-        worker_for("root");
 }
 
 static bool refuse(struct conn *c, uint32_t stream, int err)

@@ -47,6 +47,7 @@ struct fs {
     struct buf out; /* the frame being built */
     uint8_t *io;    /* FS_IO bytes: a frame that has come, or file content on its way */
     struct names names;
+    int done; /* of a deputy: where it says that it has answered */
 };
 
 struct request {
@@ -65,6 +66,14 @@ void fs_send(struct fs *fs);
 bool fs_fail(struct fs *fs, uint32_t id, int err, const char *path);
 void fs_count(struct fs *fs, uint32_t id, int64_t count);
 void fs_reply_info(struct fs *fs, uint32_t id, uint8_t flags, const char *path, const struct stat *st, const char *target);
+/* Says that the errand goes on; for loops that may take long. */
+void fs_beat(void);
+/*
+ * Forks a deputy that does the rest of a request and answers for us: 0 in the deputy, which ends with fs_deputy_done; -1:
+ * there is none. One that dies is an error on the stream, if `id` is not 0.
+ */
+pid_t fs_deputy(struct fs *fs, uint32_t id);
+_Noreturn void fs_deputy_done(struct fs *fs);
 /* The stream becomes a job. */
 void fs_add_job(struct fs *fs, struct job *job, uint32_t id, const struct job_ops *ops);
 

@@ -111,6 +111,7 @@ static bool hash_step(struct fs *fs, struct job *job)
 
     for (int i = 0; i < ENTRIES && !err && h->bytes < enough; i++) {
         bool end = false;
+        fs_beat();
         if (h->file < 0) {
             if (!walk_next(&h->walk)) {
                 sha256_end(&h->tree, digest);

@@ -116,6 +116,7 @@ static int clear(struct removal *r, bool *went)
             at += d->d_reclen;
             if (!strcmp(d->d_name, ".") || !strcmp(d->d_name, ".."))
                 continue;
+            fs_beat();
             int err = remove_entry(r, d, went);
             if (err || *went)
                 return err;
@@ -177,11 +178,11 @@ void fs_remove(struct fs *fs, const struct request *r)
     if (!(flags & RECURSIVE))
         return answer(fs, r->id, path, rmdir(path) < 0 ? errno : 0, 1);
     /* A large tree takes its time: in a fork that answers for us. Without one (the pids limit) here. */
-    pid_t pid = fork();
+    pid_t pid = fs_deputy(fs, r->id);
     if (pid > 0)
         return;
     int err = remove_tree(AT_FDCWD, path, false, &count);
     answer(fs, r->id, path, err, count);
     if (pid == 0)
-        _exit(0);
+        fs_deputy_done(fs);
 }

@@ -57,7 +57,7 @@ static int move_all(int from, int to, const char *but, uint8_t *scratch)
         return err;
     }
     err = walk_start(w, fd, scratch, FS_IO);
-    while (!err && walk_next(w))
+    for (; !err && walk_next(w); fs_beat())
         if (strcmp(w->name, but))
             err = move(from, w->name, to, w->name, RENAME_NOREPLACE);
     walk_end(w);
@@ -180,13 +180,13 @@ static void end(struct fs *fs, struct unpacker *u, uint32_t id, int err)
     if (part)
         unlinkat(u->stack[u->depth - 1].fd, u->part, 0);
     *u->part = 0;
-    pid_t pid = *u->temp && !u->is_file ? fork() : -1;
+    pid_t pid = *u->temp && !u->is_file ? fs_deputy(fs, id) : -1;
     if (pid <= 0) {
         int left = clear(u);
         if (id)
             answer(fs, u, id, err ? err : left);
         if (pid == 0)
-            _exit(0);
+            fs_deputy_done(fs);
     }
     *u->temp = 0;
 }

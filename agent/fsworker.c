@@ -12,6 +12,7 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "agent.h"
@@ -20,6 +21,7 @@
 
 #define SOCK 3
 #define LULL_MS 20 /* jobs that only wait for so long */
+#define MAX_WAITING (MAX_WATCHES + 224) /* jobs whose descriptors are waited for at once */
 
 /*
  * File access goes by the fs ids and capabilities alone. The other ids stay 0, so that the sandbox's user can neither
@@ -44,10 +46,29 @@ static bool take_rights(const struct user *user)
 
 void fs_send(struct fs *fs)
 {
-    while (!fs->out.failed && send(fs->sock, buf_front(&fs->out), buf_size(&fs->out), MSG_NOSIGNAL) < 0 && errno == EINTR)
-        ;
+    const struct timespec pause = {0, 10 * 1000000};
+
+    while (!fs->out.failed && send(fs->sock, buf_front(&fs->out), buf_size(&fs->out), MSG_NOSIGNAL) < 0) {
+        if (errno == ENOBUFS || errno == ENOMEM)
+            nanosleep(&pause, NULL);
+        else if (errno != EINTR)
+            break;
+    }
+    if (fs->out.failed) /* an answer must not be left out: rather none at all, which the agent tells */
+        _exit(1);
     buf_consume(&fs->out, buf_size(&fs->out));
-    fs->out.failed = false;
+}
+
+void fs_beat(void)
+{
+    if (agent.pulse)
+        agent.pulse->beats++;
+}
+
+static void errand(uint32_t id)
+{
+    agent.pulse->errand = id;
+    fs_beat();
 }
 
 bool fs_fail(struct fs *fs, uint32_t id, int err, const char *path)
@@ -80,10 +101,70 @@ void fs_reply_info(struct fs *fs, uint32_t id, uint8_t flags, const char *path, 
 
 void fs_add_job(struct fs *fs, struct job *job, uint32_t id, const struct job_ops *ops)
 {
+    struct job **at = &fs->jobs;
+
+    while (*at) /* behind the one that may be at work and end just now */
+        at = &(*at)->next;
     job->id = id;
     job->ops = ops;
-    job->next = fs->jobs;
-    fs->jobs = job;
+    *at = job;
+}
+
+/* The end of the pipe is the end of the deputy; a byte before it says that it has answered. */
+static bool deputy_step(struct fs *fs, struct job *job)
+{
+    char byte;
+    ssize_t n = read(job->fd, &byte, 1);
+
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
+        job->stalled = true;
+        return true;
+    }
+    if (n != 1)
+        fs_fail(fs, job->id, EIO, "killed");
+    return false;
+}
+
+static void deputy_free(struct job *job)
+{
+    close(job->fd);
+    free(job);
+}
+
+static const struct job_ops deputy_ops = {deputy_step, NULL, deputy_free};
+
+pid_t fs_deputy(struct fs *fs, uint32_t id)
+{
+    struct job *job = calloc(1, sizeof *job);
+    int ends[2];
+
+    if (!job || pipe2(ends, O_CLOEXEC | O_NONBLOCK) < 0) {
+        free(job);
+        return -1;
+    }
+    pid_t pid = fork();
+    if (pid == 0) {
+        agent.pulse = NULL;
+        fs->done = ends[1];
+        return 0;
+    }
+    int err = errno;
+    close(ends[1]);
+    job->fd = ends[0];
+    if (pid > 0 && id) {
+        job->listens = job->stalled = true;
+        fs_add_job(fs, job, id, &deputy_ops);
+    } else {
+        deputy_free(job);
+    }
+    errno = err;
+    return pid;
+}
+
+void fs_deputy_done(struct fs *fs)
+{
+    (void)!write(fs->done, "", 1);
+    _exit(0);
 }
 
 static struct job **job_find(struct fs *fs, uint32_t id)
@@ -180,12 +261,12 @@ static void step(struct fs *fs, struct job **at)
 /* Waits for a frame, or for what jobs wait for; those can go on then. */
 static void wait_ready(struct fs *fs, int timeout)
 {
-    struct pollfd fds[1 + MAX_WATCHES] = {{fs->sock, POLLIN, 0}};
+    struct pollfd fds[1 + MAX_WAITING] = {{fs->sock, POLLIN, 0}};
     nfds_t count = 1;
     int64_t now = now_ms();
 
     for (struct job *job = fs->jobs; job; job = job->next) {
-        if (job->fd && job->listens && count <= MAX_WATCHES)
+        if (job->fd && job->listens && count <= MAX_WAITING)
             fds[count++] = (struct pollfd){job->fd, POLLIN, 0};
         if (job->wake && (timeout < 0 || job->wake - now < timeout))
             timeout = job->wake > now ? (int)(job->wake - now) : 0;
@@ -241,19 +322,28 @@ static void serve(struct fs *fs)
             rest(fs);
             used = false;
         }
-        if (n > 0 && frame_decode(fs->io, (size_t)n, &f) == n)
+        if (n > 0 && frame_decode(fs->io, (size_t)n, &f) == n) {
+            errand(f.stream);
             on_frame(fs, &f);
+        }
         used = used || ready || n > 8192;
         ready = next_runnable(fs);
-        if (ready)
+        if (ready) {
+            errand((*ready)->id);
             step(fs, ready);
+        }
+        errand(0);
     }
 }
 
 void fs_worker(int sock, const struct user *user, const char *workdir)
 {
     struct fs fs = {.sock = SOCK, .workdir = workdir};
+    sigset_t all;
 
+    /* What is sent to everybody is nothing to us; a file above the limit is an error, no reason to die. */
+    sigfillset(&all);
+    sigprocmask(SIG_SETMASK, &all, NULL);
     if (sock != SOCK && dup3(sock, SOCK, O_CLOEXEC) < 0)
         _exit(1);
     close_between(SOCK + 1, ~0U);

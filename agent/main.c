@@ -48,8 +48,11 @@ void agent_exit(const char *reason)
         _exit(0);
     int64_t until = now_ms() + EXIT_GRACE_MS;
     for (struct proc *p = agent.procs; p; p = p->next)
-        if (p->reports.fd >= 0)
+        if (p->reports.fd >= 0) {
             shutdown(p->reports.fd, SHUT_WR);
+            if (p->supervisor)
+                kill(p->supervisor, SIGCONT); /* should somebody have stopped it */
+        }
     for (struct proc *p = agent.procs; p; p = p->next) {
         struct report r;
         struct pollfd poll_fd = {p->reports.fd, POLLIN, 0};
@@ -201,10 +204,11 @@ static void init_limits(void)
 
 static int timeout(void)
 {
-    int64_t next = procs_next_wake(), end = life_next_wake();
+    int64_t next = procs_next_wake(), others[] = {life_next_wake(), files_next_wake()};
 
-    if (end >= 0 && (next < 0 || end < next))
-        next = end;
+    for (int i = 0; i < 2; i++)
+        if (others[i] >= 0 && (next < 0 || others[i] < next))
+            next = others[i];
     if (next < 0)
         return -1;
     int64_t left = next - now_ms();
@@ -244,6 +248,7 @@ int main(int argc, char **argv)
     for (bool prepared = false;;) {
         loop_once(timeout());
         procs_run_timers();
+        files_look();
         conns_flush();
         if (!prepared && agent.greeted) { /* only now: whoever waits for the sandbox has its answer */
             files_init();

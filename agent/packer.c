@@ -1,6 +1,7 @@
 /* Reading a file or a tree as one stream of records. */
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/xattr.h>
@@ -37,17 +38,17 @@ static void put_xattrs(struct packer *p, int fd, size_t mark)
         const char *name = names + at;
         if (strncmp(name, "user.", 5) != 0)
             continue;
-        ssize_t length = fgetxattr(fd, name, NULL, 0);
-        size_t field = strlen(name) + 1 + (length > 0 ? (size_t)length : 0);
-        if (length < 0 || buf_size(&p->out) - mark + field > RECORD_MAX || !buf_reserve(&p->out, field + 5)) {
+        /* Read once, into all the room there is: a value that was measured first may be another one by then. */
+        size_t here = buf_size(&p->out), used = here - mark + strlen(name) + 1;
+        size_t room = used >= RECORD_MAX ? 0 : RECORD_MAX - used < XATTR_SIZE_MAX ? RECORD_MAX - used : XATTR_SIZE_MAX;
+        if (!room || !buf_reserve(&p->out, RECORD_HEAD + strlen(name) + 1 + room)) {
             p->tally.lost++;
             continue;
         }
         uint8_t head[RECORD_HEAD] = {8};
-        size_t here = buf_size(&p->out);
         buf_put(&p->out, head, sizeof head);
         buf_put(&p->out, name, strlen(name) + 1);
-        length = fgetxattr(fd, name, p->out.data + p->out.tail, (size_t)length);
+        ssize_t length = fgetxattr(fd, name, p->out.data + p->out.tail, room);
         if (length < 0) {
             p->out.tail = p->out.head + here;
             p->tally.lost++;
@@ -292,6 +293,7 @@ int packer_fill(struct packer *p, uint8_t *scratch)
     int err = 0;
 
     for (int i = 0; i < ENTRIES && !err && !p->done && buf_size(&p->out) < ENOUGH; i++) {
+        fs_beat();
         if (p->file >= 0)
             err = read_content(p);
         else if (!p->started)

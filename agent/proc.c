@@ -12,18 +12,13 @@
 #include "agent.h"
 #include "errors.h"
 #include "supervise.h"
+#include "tree.h"
 
 #define KEEP_ENDED 64
+#define KILL_LOOK_MS 300  /* a supervisor that is held by somebody then is killed, and we do its work */
 #define KILL_GRACE_MS 900 /* the exit is reported then at the latest, whatever hangs in the kernel */
 #define OOM_CHECKS 3      /* the counter may lag behind the death */
 #define OOM_WAIT_MS 2
-
-static bool order(struct proc *p, int kind, int sig)
-{
-    struct order o = {kind, sig};
-
-    return p->reports.fd >= 0 && send(p->reports.fd, &o, sizeof o, MSG_DONTWAIT | MSG_NOSIGNAL) == sizeof o;
-}
 
 void proc_touch(struct proc *p)
 {
@@ -182,7 +177,7 @@ static void on_started(struct proc *p, pid_t pid)
 }
 
 /* Nothing is left, or the supervisor is dead and what it left is being killed. */
-static void tree_ended(struct proc *p)
+void proc_tree_ended(struct proc *p)
 {
     if (p->state == P_STARTING && !p->pid)
         return fail_start(p, "IO_ERROR", 0, "the supervisor was killed");
@@ -196,25 +191,29 @@ static void tree_ended(struct proc *p)
 void proc_supervisor_reaped(struct proc *p)
 {
     p->supervisor = 0;
-    if (!p->lost)
-        return proc_settle(p);
-    procs_kill_orphans();
-    tree_ended(p);
+    if (!p->lost || p->state >= P_ENDING)
+        proc_settle(p);
+}
+
+bool proc_is_lost(const struct proc *p)
+{
+    return p->lost && !p->supervisor && p->state < P_ENDING;
 }
 
 /* The socket ended before the supervisor said that nothing is left: its orphans come to us when it is reaped. */
 static void supervisor_lost(struct proc *p)
 {
     watch_close(&p->reports);
-    p->lost = true;
+    p->lost = agent.orphans = true;
+    if (p->supervisor)
+        kill(p->supervisor, SIGKILL);
+    if (!p->killing && p->state < P_ENDING) {
+        p->killing = KILL_TREE;
+        p->killed_by_us = p->pressed = true;
+        p->wake = now_ms() + KILL_GRACE_MS;
+    }
     if (!p->supervisor)
-        return proc_supervisor_reaped(p);
-    kill(p->supervisor, SIGKILL);
-    if (p->killing || p->state >= P_ENDING)
-        return;
-    p->killing = KILL_TREE;
-    p->killed_by_us = true;
-    p->wake = now_ms() + KILL_GRACE_MS;
+        procs_reap(); /* it was reaped before we knew; this may free the process */
 }
 
 static void on_report(struct watch *w, uint32_t events)
@@ -235,7 +234,7 @@ static void on_report(struct watch *w, uint32_t events)
                 p->wait_status = r.value;
             }
             watch_close(w);
-            return tree_ended(p);
+            return proc_tree_ended(p);
         }
         if (r.kind == R_FAILED && p->state == P_STARTING) {
             watch_close(w);
@@ -287,7 +286,7 @@ void proc_kill(struct proc *p, enum kill_reason reason)
 {
     if (p->state == P_ENDED || (p->killing && p->state != P_ENDING))
         return;
-    order(p, O_KILL, 0);
+    proc_order(p, O_KILL, 0);
     if (p->state == P_ENDING) { /* its own end stands; only the rest of the tree and the output go */
         for (int i = 0; i < 2; i++) {
             p->out[i].state = OUT_DONE;
@@ -297,47 +296,25 @@ void proc_kill(struct proc *p, enum kill_reason reason)
     }
     p->killing = reason;
     p->killed_by_us = true;
-    p->wake = now_ms() + KILL_GRACE_MS;
+    p->wake = now_ms() + KILL_LOOK_MS;
 }
 
-bool proc_signal(struct conn *c, const struct frame *f)
+/* One that is held has no way to do it, and one that was stopped may be stopped again all the time. */
+static void press(struct proc *p)
 {
-    int64_t id = 0, sig = 0, scope = 0;
-    struct want wants[] = {{1, &id, NULL}, {2, &sig, NULL}, {3, &scope, NULL}};
-
-    if (!fields_decode(f->payload, wants, 3))
-        return false;
-    struct proc *p = proc_find(id);
-    if (scope < 0 || scope > 1 || (scope == 0 && (sig < 1 || sig > 64))) {
-        conn_error(c, f->stream, "INVALID_ARGUMENT", 0, "signals are 1 to 64, scopes 0 and 1");
-        return true;
-    }
-    bool running = p && p->state == P_RUNNING && !p->exited;
-    if (!running && !(p && scope == 1 && p->reports.fd >= 0)) {
-        conn_error(c, f->stream, "PROCESS_NOT_FOUND", 0, "no running process with this id");
-        return true;
-    }
-    if (running && scope == 1) {
-        proc_kill(p, KILL_TREE);
-        idle_touch();
-        if (!attach_until_gone(c, f->stream, p))
-            c->dead = true; /* no memory */
-        return true;
-    }
-    if (!order(p, scope == 1 ? O_KILL : O_SIGNAL, (int)sig))
-        return conn_error(c, f->stream, "IO_ERROR", 0, "the supervisor does not listen"), true;
-    if (sig == SIGKILL)
-        p->killed_by_us = true;
-    idle_touch();
-    frame_end(&c->out, frame_begin(&c->out, f->stream, T_REPLY, F_FINAL));
-    conn_touch(c);
-    return true;
+    p->pressed = true;
+    p->wake = now_ms() + KILL_GRACE_MS - KILL_LOOK_MS;
+    if (p->supervisor && (p->disturbed || tree_held(p->supervisor)))
+        kill(p->supervisor, SIGKILL);
 }
 
-void procs_terminate(void)
+/* Whatever keeps its supervisor from it. A dead one may be kept from being reaped, by its tracer. */
+static void kill_ourselves(const struct proc *p)
 {
-    for (struct proc *p = agent.procs; p; p = p->next)
-        order(p, O_TERMINATE, p->cols ? SIGHUP : 0);
+    if (p->supervisor)
+        tree_kill(p->supervisor, NULL, 0);
+    if (p->lost)
+        procs_kill_orphans();
 }
 
 bool procs_gone(void)
@@ -361,9 +338,13 @@ static void run_timer(struct proc *p)
         output_drain(&p->out[0]);
     } else if (!p->killing) {
         proc_kill(p, KILL_TIMEOUT);
+    } else if (!p->pressed && p->state < P_ENDING) {
+        press(p);
     } else if (p->state == P_STARTING) {
+        kill_ourselves(p);
         fail_start(p, "IO_ERROR", ETIMEDOUT, "the program could not be started in time");
     } else if (p->state == P_RUNNING) {
+        kill_ourselves(p);
         ending(p, p->exited ? p->wait_status : SIGKILL, true);
     }
 }

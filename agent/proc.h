@@ -55,7 +55,10 @@ struct proc {
     pid_t pid, supervisor; /* supervisor: 0 once it has been reaped */
     struct watch reports;
     enum proc_state state;
-    bool foreground, listed, killed_by_us, exited, lost;
+    bool foreground, listed, killed_by_us, exited;
+    bool lost;      /* the supervisor is dead, and what it left comes to us */
+    bool disturbed; /* the supervisor was stopped by somebody */
+    bool pressed;   /* the supervisor had its time to kill the tree */
     enum kill_reason killing;
     int64_t started_ms, started_us, duration_us, ended_order;
     int64_t wake; /* ms, 0: none; what for depends on the state */
@@ -86,10 +89,15 @@ struct spawned {
 struct spawned proc_spawn(struct conn *c, const struct frame *f);
 
 struct proc *proc_find(int64_t id);
+/* Tells its supervisor; false: it does not listen. */
+bool proc_order(struct proc *p, int kind, int sig);
 void proc_kill(struct proc *p, enum kill_reason reason);
 /* Moves it on when its output is complete, and frees it when nobody needs it any more. */
 void proc_settle(struct proc *p);
 void proc_supervisor_reaped(struct proc *p);
+/* Whether it has not ended yet though its supervisor is dead and reaped; then proc_tree_ended is to be called. */
+bool proc_is_lost(const struct proc *p);
+void proc_tree_ended(struct proc *p);
 void proc_touch(struct proc *p);
 void proc_free(struct proc *p);
 void put_exit(struct buf *b, const struct proc *p, uint8_t code_tag, uint8_t signal_tag);
@@ -101,10 +109,9 @@ void procs_run_timers(void);
 void procs_terminate(void);
 /* Whether all of them are gone and whoever was attached knows. */
 bool procs_gone(void);
-/* Takes in dead children. */
+/* Takes in dead children, wakes those that were stopped, and kills what a dead supervisor has left to us. */
 void procs_reap(void);
-/* Kills what a supervisor that was killed has left to us. */
-void procs_kill_orphans(void);
+bool procs_kill_orphans(void);
 /* Forgets the ended process that ended first; false: there is none. */
 bool procs_drop_oldest(void);
 

@@ -190,14 +190,15 @@ static void nothing(int sig) { (void)sig; }
 static void serve(pid_t main)
 {
     bool alive = true;
-    sigset_t none;
+    sigset_t but_child;
     struct pollfd p = {SOCK, POLLIN, 0};
     struct order order;
 
-    sigemptyset(&none);
+    sigfillset(&but_child);
+    sigdelset(&but_child, SIGCHLD);
     while (reap(main, &alive)) {
         /* SIGCHLD is blocked but for this wait, so none is missed. */
-        if (ppoll(&p, 1, NULL, &none) <= 0)
+        if (ppoll(&p, 1, NULL, &but_child) <= 0)
             continue;
         ssize_t n = recv(SOCK, &order, sizeof order, MSG_DONTWAIT);
         if (n < 0 && (errno == EAGAIN || errno == EINTR))
@@ -220,7 +221,11 @@ static void serve(pid_t main)
 static _Noreturn void supervisor(struct launch *l, int sock)
 {
     struct sigaction on_child = {.sa_handler = nothing};
+    sigset_t all;
 
+    /* What the command sends to everybody, or to its parent, is nothing to us. */
+    sigfillset(&all);
+    sigprocmask(SIG_SETMASK, &all, NULL);
     /* Our own 0, 1, 2 become the command's; the sources are all above 2. */
     for (int i = 0; i < 3; i++)
         if (dup2(l->stdio[i], i) < 0)

@@ -1,10 +1,13 @@
 /* The table of processes: finding, listing, forgetting, and taking in the dead. */
+#include <signal.h>
 #include <stdlib.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "agent.h"
 #include "proc.h"
+#include "supervise.h"
 #include "tree.h"
 
 struct proc *proc_find(int64_t id)
@@ -59,8 +62,8 @@ bool procs_drop_oldest(void)
     return true;
 }
 
-/* Children of ours that are neither supervisors nor workers came from a supervisor that was killed. */
-void procs_kill_orphans(void)
+/* Children of ours that are neither supervisors nor workers came from a supervisor that was killed; whether any is left. */
+bool procs_kill_orphans(void)
 {
     size_t count = 0;
 
@@ -68,7 +71,7 @@ void procs_kill_orphans(void)
         count++;
     pid_t *keep = malloc((count + MAX_WORKERS) * sizeof *keep);
     if (!keep)
-        return;
+        return true;
     count = 0;
     for (struct proc *p = agent.procs; p; p = p->next)
         if (p->supervisor)
@@ -76,15 +79,54 @@ void procs_kill_orphans(void)
     for (int i = 0; i < MAX_WORKERS; i++)
         if (agent.workers[i].pid)
             keep[count++] = agent.workers[i].pid;
-    tree_kill(getpid(), keep, count);
+    bool left = tree_kill(getpid(), keep, count);
     free(keep);
+    return left;
+}
+
+/* The main process of a command comes to us only when its supervisor was killed: its own end is the one to tell. */
+static void note_exit(pid_t pid, int status)
+{
+    struct report r;
+
+    for (struct proc *p = agent.procs; p; p = p->next) {
+        /* What its supervisor said of it may not have been read yet. */
+        if (!p->pid && p->reports.fd >= 0 && recv(p->reports.fd, &r, sizeof r, MSG_DONTWAIT | MSG_PEEK) == sizeof r &&
+            r.kind == R_FORKED)
+            p->pid = r.value;
+        if (p->pid != pid || p->exited || p->state >= P_ENDING)
+            continue;
+        p->exited = true;
+        p->wait_status = status;
+        return;
+    }
+}
+
+static bool supervisor_or_worker(pid_t pid)
+{
+    for (int i = 0; i < MAX_WORKERS; i++)
+        if (agent.workers[i].pid == pid)
+            return true;
+    for (struct proc *p = agent.procs; p; p = p->next)
+        if (p->supervisor == pid)
+            return true;
+    return false;
+}
+
+/* Somebody with the rights to it has stopped one of ours: it goes on. */
+static void wake(pid_t pid)
+{
+    if (supervisor_or_worker(pid))
+        kill(pid, SIGCONT);
+    for (struct proc *p = agent.procs; p; p = p->next)
+        p->disturbed = p->disturbed || p->supervisor == pid;
 }
 
 static bool known(pid_t pid)
 {
     for (int i = 0; i < MAX_WORKERS; i++)
         if (agent.workers[i].pid == pid) {
-            agent.workers[i].pid = 0;
+            worker_reaped(&agent.workers[i]);
             return true;
         }
     for (struct proc *p = agent.procs; p; p = p->next)
@@ -95,13 +137,37 @@ static bool known(pid_t pid)
     return false;
 }
 
+/* A command whose supervisor was killed has ended when nothing is left of what such supervisors leave. */
+static void end_lost(void)
+{
+    for (struct proc *p = agent.procs; p;) {
+        if (!proc_is_lost(p)) {
+            p = p->next;
+            continue;
+        }
+        proc_tree_ended(p);
+        p = agent.procs; /* any of them may be gone */
+    }
+}
+
 void procs_reap(void)
 {
     bool orphans = false;
+    int status;
     pid_t pid;
 
-    while ((pid = waitpid(-1, NULL, WNOHANG)) > 0)
-        orphans = !known(pid) || orphans;
-    if (orphans)
-        procs_kill_orphans(); /* the children of an orphan are ours now */
+    while ((pid = waitpid(-1, &status, WNOHANG | WUNTRACED)) > 0) {
+        if (WIFSTOPPED(status)) {
+            wake(pid);
+        } else if (!known(pid)) {
+            note_exit(pid, status);
+            orphans = true;
+        }
+    }
+    if ((!orphans && !agent.orphans) || procs_kill_orphans()) /* the children of an orphan are ours now */
+        return;
+    agent.orphans = false;
+    for (struct proc *p = agent.procs; p; p = p->next)
+        agent.orphans = agent.orphans || (p->lost && p->supervisor); /* what it leaves comes when it is reaped */
+    end_lost();
 }

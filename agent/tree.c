@@ -16,6 +16,7 @@
 
 struct entry {
     pid_t pid, parent;
+    char state;
     int64_t ticks; /* of CPU time, with that of the children it has waited for */
     bool marked;
 };
@@ -74,8 +75,8 @@ static bool entry_read(pid_t pid, struct entry *e)
     /* The name in parentheses may hold anything, so look from its end: ") S PPID". */
     char *end = strrchr(stat, ')');
     *e = (struct entry){.pid = pid};
-    if (!end || sscanf(end + 1, " %*c %d %*d %*d %*d %*d %*u %*u %*u %*u %*u %llu %llu %llu %llu", &e->parent, &ticks[0], &ticks[1],
-                       &ticks[2], &ticks[3]) < 1)
+    if (!end || sscanf(end + 1, " %c %d %*d %*d %*d %*d %*u %*u %*u %*u %*u %llu %llu %llu %llu", &e->state, &e->parent,
+                       &ticks[0], &ticks[1], &ticks[2], &ticks[3]) < 2)
         return false;
     e->ticks = (int64_t)(ticks[0] + ticks[1] + ticks[2] + ticks[3]);
     return true;
@@ -140,9 +141,10 @@ static void mark(struct table *t, pid_t root, const pid_t *keep, size_t keep_cou
     }
 }
 
-void tree_kill(pid_t root, const pid_t *keep, size_t keep_count)
+size_t tree_kill(pid_t root, const pid_t *keep, size_t keep_count)
 {
     struct table now = {0}, before = {0};
+    size_t found = 0;
 
     for (int pass = 0; pass < PASSES; pass++) {
         size_t fresh = 0;
@@ -165,10 +167,13 @@ void tree_kill(pid_t root, const pid_t *keep, size_t keep_count)
     /* After a pass that found nothing new `now` is the whole tree; if the passes ran out, `before` is the latest. */
     const struct table *last = now.count ? &now : &before;
     for (size_t i = 0; i < last->count; i++)
-        if (last->list[i].marked)
+        if (last->list[i].marked) {
             kill(last->list[i].pid, SIGKILL);
+            found++;
+        }
     table_free(&now);
     table_free(&before);
+    return found;
 }
 
 void tree_signal(pid_t root, pid_t but, int sig)
@@ -181,6 +186,13 @@ void tree_signal(pid_t root, pid_t but, int sig)
         if (now.list[i].marked && (!but || getpgid(now.list[i].pid) != but))
             kill(now.list[i].pid, sig);
     table_free(&now);
+}
+
+bool tree_held(pid_t pid)
+{
+    struct entry e;
+
+    return entry_read(pid, &e) && (e.state == 'T' || e.state == 't');
 }
 
 int64_t tree_cpu_ticks(pid_t root, const pid_t *keep, size_t keep_count)

@@ -73,7 +73,7 @@ struct unpacker {
     uint64_t at;
     bool ended, is_file;
     struct entry entry;
-    char dir[TREE_PATH_MAX]; /* the path of the directory on top, with its slash */
+    char dir[TREE_PATH_MAX + 1]; /* the path of the directory on top, with its slash */
     char name[NAME_MAX + 1], temp[NAME_MAX + 1], part[NAME_MAX + 1], path[PATH_MAX];
 };
 

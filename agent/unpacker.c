@@ -320,6 +320,7 @@ int unpacker_feed(struct unpacker *u, struct slice bytes)
     while (!err && bytes.size && (more = record_next(&u->records, &bytes, &r)) > 0) {
         if (u->ended)
             return EINVAL;
+        fs_beat();
         switch (r.kind) {
         case R_ENTRY: err = on_entry(u, r.payload); break;
         case R_CONTENT: err = on_content(u, &r); break;

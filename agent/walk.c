@@ -26,6 +26,8 @@ static int read_names(struct level *l, uint8_t *buffer, size_t size)
             at += d->d_reclen;
             if (!strcmp(d->d_name, ".") || !strcmp(d->d_name, ".."))
                 continue;
+            if (strlen(d->d_name) > NAME_MAX) /* which FUSE allows; our paths have no room for it */
+                return ENAMETOOLONG;
             buf_put(&l->names, d->d_name, strlen(d->d_name) + 1);
             l->count++;
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import socket
@@ -13,12 +14,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
+
 from skerry import wire
 from skerry.wire import Frame, Message, Type
 
 M = TypeVar("M", bound=Message)
 TOKEN = b"a token of the tests"
 BIG = 1 << 30
+PTRACE_SEIZE, PTRACE_INTERRUPT, PTRACE_DETACH = 0x4206, 0x4207, 17
 
 
 class AgentError(Exception):
@@ -336,3 +340,23 @@ def wait_until(condition: Any, timeout: float = 10) -> None:
     while not condition():
         assert time.monotonic() < end, "it never came to be"
         time.sleep(0.005)
+
+
+def state(pid: int) -> tuple[str, int]:
+    """The letter of its state, and its parent."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return fields[0], int(fields[1])
+
+
+def trace(pid: int) -> None:
+    """Hold it as a debugger does: its parent is told nothing of that."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    for request in (PTRACE_SEIZE, PTRACE_INTERRUPT):
+        if libc.ptrace(request, pid, None, None) < 0:
+            pytest.skip(f"this machine lets nobody trace: {os.strerror(ctypes.get_errno())}")
+    wait_until(lambda: state(pid)[0] == "t")
+
+
+def let_go(pid: int) -> None:
+    """Let one go on that `trace` holds."""
+    ctypes.CDLL(None).ptrace(PTRACE_DETACH, pid, None, None)

@@ -20,7 +20,7 @@ SOURCE = Path(__file__).parents[2] / "agent"
 
 @functools.cache
 def build(target: str) -> Path:
-    name = {"all": "agent", "asan": "agent-asan", "fuzz": "fuzz_wire"}[target]
+    name = {"all": "agent", "asan": "agent-asan", "fuzz": "fuzz_wire", "hasty": "agent-hasty"}[target]
     subprocess.run(["flock", SOURCE / "Makefile", "make", "-s", "-C", SOURCE, target], check=True)
     return SOURCE / "build" / name
 

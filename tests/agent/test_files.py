@@ -16,7 +16,7 @@ import pytest
 
 from skerry import wire
 from skerry.wire import Type
-from tests.agent.client import Agent, AgentError, Connection, wait_until
+from tests.agent.client import Agent, AgentError, Connection, let_go, trace, wait_until
 
 APPEND, PARENTS, NEW = 1, 2, 4
 INFO = wire.FileInfoMessage
@@ -462,11 +462,13 @@ def test_a_killed_worker_fails_its_streams_and_is_replaced(agent: Agent, connect
     assert (work / "file").read_bytes() == b"whole"
 
 
-def test_a_stopped_worker_stalls_neither_commands_nor_the_agents_memory(agent: Agent, connection: Connection) -> None:
+def test_a_worker_that_hangs_stalls_neither_commands_nor_the_agents_memory(
+    agent: Agent, connection: Connection
+) -> None:
     connection.stat("/")
     pids = workers(agent)
     for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
+        trace(pid)
     other = agent.connect()
     other.socket.settimeout(0.5)
     before = agent.rss_kb()
@@ -481,7 +483,7 @@ def test_a_stopped_worker_stalls_neither_commands_nor_the_agents_memory(agent: A
     assert agent.rss_kb() - before < 12_000
     assert connection.sh("echo fine").stdout == b"fine\n"
     for pid in pids:
-        os.kill(pid, signal.SIGCONT)
+        let_go(pid)
     assert connection.stat("/").type_name == "dir"
 
 

@@ -308,3 +308,19 @@ def test_a_foreground_process_cannot_be_taken_from_its_client(agent: Agent, conn
     with pytest.raises(AgentError, match="INVALID_ARGUMENT"):
         attach(other, started.id)
     attach(other, started.id, flags=VIEW)
+
+
+def test_input_of_many_controllers_that_nobody_reads_breaks_no_connection(connection: Connection) -> None:
+    _, started = connection.start("/bin/sleep", "600", flags=STDIN)
+    codes: list[str] = []
+    for _ in range(8):
+        stream = connection.open(wire.Attach(id=started.id))
+        connection.reply(stream, wire.Attached, final=False)
+        connection.data(stream, bytes(wire.INPUT_WINDOW))
+        connection.send(0, Type.PING)
+        assert connection.next(0).type == Type.PONG
+        errors = [frame for frame in connection.waiting.get(stream, ()) if frame.type == Type.ERROR]
+        codes.extend(wire.Failure.decode(frame.payload).code for frame in errors)
+    assert codes
+    assert set(codes) == {"QUOTA_EXCEEDED"}
+    assert connection.sh("echo fine").stdout == b"fine\n"

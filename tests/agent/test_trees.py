@@ -7,6 +7,7 @@ import os
 import socket
 import stat
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -92,6 +93,21 @@ def test_a_tree_comes_back_as_it_was(connection: Connection, work: Path, tree: P
     assert temps(work) == []
 
 
+def test_the_longest_path_is_kept(connection: Connection, work: Path) -> None:
+    names = [b"d" * 255] * 32
+    paths = [b"/".join(names[: depth + 1]) for depth in range(32)]
+    assert len(paths[-1]) == 8191
+    unpack(connection, "again", root(*(entry(path, "dir") for path in paths)))
+    depth, at = 0, os.open(work / "again", os.O_RDONLY)
+    while found := os.listdir(at):
+        inner = os.open(found[0], os.O_RDONLY, dir_fd=at)
+        os.close(at)
+        depth, at = depth + 1, inner
+    os.close(at)
+    assert depth == 32
+    assert os.listdir(work) == ["again"]
+
+
 def test_records_may_be_split_anywhere(connection: Connection, work: Path, tree: Path) -> None:
     (tree / "a.txt").write_bytes(os.urandom(5000))
     data = pack(connection, "tree").stream()
@@ -127,6 +143,30 @@ def test_user_attributes_are_kept(connection: Connection, work: Path, tree: Path
     assert os.getxattr(work / "again/script", "user.one") == b"1\x00\xff"
     assert os.getxattr(work / "again/a", "user.two") == b""
     assert info.xattrs_lost == 0
+
+
+def test_attributes_that_change_while_they_are_read_are_the_old_or_the_new_ones(
+    connection: Connection, work: Path
+) -> None:
+    (work / "file").touch()
+    try:
+        os.setxattr(work / "file", "user.a", b"x" * 3000)
+    except OSError:
+        pytest.skip("this file system has no user attributes")
+    change = (
+        "import os, sys\n"
+        "while True:\n"
+        "    os.setxattr(sys.argv[1], 'user.a', b'')\n"
+        "    os.setxattr(sys.argv[1], 'user.a', b'x' * 3000)\n"
+    )
+    # One that looks at the size and then reads finds another value in between every few dozen times.
+    with subprocess.Popen([sys.executable, "-c", change, str(work / "file")]) as changing:
+        try:
+            for _ in range(250):
+                for value in pack(connection, "file").entries[b""].xattr:
+                    assert value in (b"user.a\0", b"user.a\0" + b"x" * 3000)
+        finally:
+            changing.kill()
 
 
 def test_what_cannot_be_sent_is_named(connection: Connection, tree: Path) -> None:

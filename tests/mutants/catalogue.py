@@ -21,8 +21,8 @@ MUTANTS = [
     Mutant(
         "a kill reaches only the leader's group",
         "agent/proc.c",
-        "    order(p, O_KILL, 0);\n    if (p->state == P_ENDING) {",
-        "    order(p, O_SIGNAL, SIGKILL);\n    if (p->state == P_ENDING) {",
+        "    proc_order(p, O_KILL, 0);\n    if (p->state == P_ENDING) {",
+        "    proc_order(p, O_SIGNAL, SIGKILL);\n    if (p->state == P_ENDING) {",
         "tests/e2e/test_promises.py::test_a_stubborn_process_tree_is_gone_at_the_timeout[user]",
     ),
     Mutant(
@@ -31,6 +31,56 @@ MUTANTS = [
         "                kill(-main, order.signal);\n",
         "                (void)main;\n",
         "tests/agent/test_processes.py::test_a_signal_reaches_the_group[release]",
+    ),
+    Mutant(
+        "a supervisor that was stopped stays so",
+        "agent/table.c",
+        "        kill(pid, SIGCONT);\n",
+        "        (void)pid;\n",
+        "tests/agent/test_supervisors.py::test_a_stopped_supervisor_tells_the_exit[release]",
+    ),
+    Mutant(
+        "a supervisor that is held keeps its tree alive",
+        "agent/proc.c",
+        "        tree_kill(p->supervisor, NULL, 0);\n    if (p->lost)\n        procs_kill_orphans();\n",
+        "        (void)p;\n",
+        "tests/agent/test_supervisors.py::test_a_traced_supervisor_does_not_outlive_the_timeout[release]",
+    ),
+    Mutant(
+        "an exit whose supervisor was killed is made up",
+        "agent/table.c",
+        "            note_exit(pid, status);\n",
+        "            (void)note_exit;\n",
+        "tests/agent/test_supervisors.py"
+        "::test_a_command_that_ended_by_itself_is_told_so_though_its_supervisor_was_killed[release]",
+    ),
+    Mutant(
+        "requests behind a dead worker are lost",
+        "agent/workers.c",
+        "untaken.failed || !w->pulse->beats ?",
+        "untaken.failed || w->pulse->beats ?",
+        "tests/agent/test_workers.py::test_what_a_killed_worker_has_not_begun_is_done_by_the_next[release]",
+    ),
+    Mutant(
+        "a worker that hangs is waited for",
+        "agent/workers.c",
+        "    if (w->still < HANG_LOOKS)\n",
+        "    if (w->still + 1)\n",
+        "tests/agent/test_workers.py::test_a_file_system_that_hangs_holds_back_nobody_else",
+    ),
+    Mutant(
+        "two senders share a stream's credit",
+        "src/skerry/sdk/stream.py",
+        "        async with self._sending:\n",
+        "        if self._sending:\n",
+        "tests/sdk/test_real_exec.py::test_two_tasks_write_one_after_the_other",
+    ),
+    Mutant(
+        "an upload goes on whatever the part is by now",
+        "src/skerry/sdk/resume.py",
+        "mode=0o600, user=user, if_match=etag)\n    if whole.size != size:",
+        "mode=0o600, user=user)\n    if whole.size < size:",
+        "tests/sdk/test_transfers.py::test_a_part_that_grows_meanwhile_is_not_gone_on_with",
     ),
     Mutant(
         "an exit code is always 0",

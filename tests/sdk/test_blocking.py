@@ -17,6 +17,7 @@ import pytest
 from skerry import ExecStream, InvalidArgument, OutputChunk, Sandbox, SandboxNotFound, compute
 from skerry.sdk import portal
 from skerry.wire import Type, data_frame
+from tests.sdk.agent_provider import AgentProvider
 from tests.sdk.fake_agent import Connection, FakeProvider, started
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -211,3 +212,17 @@ def test_an_exception_keeps_its_type_and_cause(provider: FakeProvider) -> None:
 
     with pytest.raises(KeyError):
         portal.run(fail())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the agent changes users: run as root")
+def test_wait_reads_on_where_an_iterator_was_left() -> None:
+    with Sandbox.create(AgentProvider()) as sandbox, sandbox.exec_stream("head -c 3000000 /dev/zero") as stream:
+        kept = stream.stdout
+        next(kept)
+        waiting = threading.Timer(20, stream.kill)
+        waiting.start()
+        result = stream.wait()
+        waiting.cancel()
+        assert (result.exit_code, len(result.stdout_bytes)) == (0, 3_000_000)
+        with pytest.raises(InvalidArgument, match="wait"):
+            next(kept)

@@ -6,7 +6,7 @@ import os
 import resource
 import signal
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 
 import anyio
 import pytest
@@ -264,6 +264,56 @@ async def test_a_slow_reader_holds_the_command_back(box: AsyncSandbox) -> None:
         assert first.data.startswith(b"y\n")
 
 
+async def test_wait_reads_on_where_an_iterator_was_left(box: AsyncSandbox) -> None:
+    stream = box.exec_stream("head -c 3000000 /dev/zero; echo err >&2; exit 4")
+    async with stream:
+        kept = stream.stdout
+        first = await anext(kept)
+        with anyio.fail_after(20):
+            result = await stream.wait()
+        assert (result.exit_code, len(result.stdout_bytes), result.stderr) == (4, 3_000_000, "err\n")
+        assert 0 < len(first) < 3_000_000
+        with pytest.raises(InvalidArgument, match="wait"):  # not an end, as if that had been all
+            await anext(kept)
+
+
+async def test_an_iterator_that_has_it_all_ends_after_wait(box: AsyncSandbox) -> None:
+    async with box.exec_stream("echo all; sleep 0.2") as stream:
+        kept = stream.stdout
+        assert await anext(kept) == b"all\n"
+        await stream.wait()
+        assert [data async for data in kept] == []
+
+
+async def test_what_a_closed_iterator_had_not_taken_holds_nothing_back(box: AsyncSandbox) -> None:
+    async with box.exec_stream("head -c 3000000 /dev/zero; echo err >&2") as stream:
+        kept = stream.stdout
+        await anext(kept)
+        with anyio.move_on_after(0.5):  # fills up what waits for the first one
+            await anext(stream.stderr)
+        assert isinstance(kept, AsyncGenerator)
+        await kept.aclose()
+        with anyio.fail_after(20):
+            assert len((await stream.wait()).stdout_bytes) == 3_000_000
+
+
+async def test_wait_leaves_the_iterator_of_another_task_alone(box: AsyncSandbox) -> None:
+    async with box.exec_stream("head -c 3000000 /dev/zero") as stream:
+        got = 0
+
+        async def slowly() -> None:
+            nonlocal got
+            async for data in stream.stdout:
+                got += len(data)
+                await anyio.sleep(0.01)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(slowly)
+            await anyio.sleep(0.02)
+            await stream.wait()
+    assert got == 3_000_000
+
+
 async def test_leaving_a_stream_early_kills_and_an_unfinished_kill_reports_a_signal(box: AsyncSandbox) -> None:
     async with box.exec_stream("echo $$; exec sleep 1000") as stream:
         pid = int((await anext(stream)).data)
@@ -369,6 +419,66 @@ async def test_input_goes_on_while_the_output_is_followed(box: AsyncSandbox) -> 
     await process.write_stdin(b"three\n")
     await process.close_stdin()
     assert (await process.wait()).stdout == "one\ntwo\nthree\n"
+
+
+async def test_two_tasks_write_one_after_the_other(box: AsyncSandbox) -> None:
+    process = await box.processes.spawn("sleep 0.2; cat > out", stdin=True)  # so that both wait for credit
+    async with anyio.create_task_group() as group:
+        for letter in b"abc":
+            group.start_soon(process.write_stdin, bytes([letter]) * 1_000_000)
+    await process.close_stdin()
+    assert (await process.wait()).exit_code == 0
+    assert (await box.exec("fold -w 1000000 out | cut -c 1 | sort; wc -c < out")).stdout.split() == [*"abc", "3000000"]
+
+
+async def test_two_tasks_that_write_first_share_the_attachment(box: AsyncSandbox) -> None:
+    for _ in range(5):
+        process = await box.processes.get((await box.processes.spawn(["cat"], stdin=True)).id)
+        async with anyio.create_task_group() as group:
+            for text in ("one", "two", "six"):
+                group.start_soon(process.write_stdin, text)
+        await process.close_stdin()
+        assert len((await process.wait()).stdout) == 9
+
+
+async def test_input_behind_the_end_of_the_input_is_refused(box: AsyncSandbox) -> None:
+    process = await box.processes.spawn("sleep 0.2; wc -c", stdin=True)
+    refused = []
+
+    async def late() -> None:
+        try:
+            await process.write_stdin("late")
+        except InvalidArgument:
+            refused.append(1)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(process.write_stdin, bytes(1_000_000))
+        group.start_soon(process.close_stdin)
+        group.start_soon(late)
+        group.start_soon(process.close_stdin)
+    assert (refused, (await process.wait()).stdout) == ([1], "1000000\n")
+
+
+async def test_writing_that_is_cut_off_is_not_taken_for_the_end_of_the_process(box: AsyncSandbox) -> None:
+    process = await box.processes.spawn(["sleep", "600"], stdin=True)
+    failed: list[Exception] = []
+
+    async def write() -> None:
+        try:
+            await process.write_stdin(bytes(3_000_000))
+        except Exception as error:  # noqa: BLE001
+            failed.append(error)
+
+    for cut in ("attach", "close"):
+        async with anyio.create_task_group() as group:
+            group.start_soon(write)
+            await anyio.sleep(0.1)
+            if cut == "attach":
+                await process.attach().aclose()
+            else:
+                await box.close()
+    assert [type(error) for error in failed] == [ConnectionLost, ConnectionLost]
+    await process.kill()
 
 
 async def test_a_viewer_neither_takes_over_nor_sends(box: AsyncSandbox) -> None:

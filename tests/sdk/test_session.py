@@ -291,6 +291,24 @@ async def test_an_agent_that_stops_answering_is_a_lost_connection(fake: FakeProv
     await session.aclose()
 
 
+async def test_silence_ends_the_session_though_nobody_can_say_why(fake: FakeProvider) -> None:
+    async def script(connection: Connection) -> None:
+        await connection.greet()
+        while True:
+            await connection.frame()
+
+    async def excused() -> bool:
+        raise OSError("the provider cannot be asked")
+
+    fake.script = script
+    info = await fake.create_any()
+    session = Session(await fake.dial(info.id), ping_after=0.05, lost_after=0.1, excused=excused)
+    stream = session.open(Life())
+    with anyio.fail_after(5), pytest.raises(ConnectionLost, match="not answered"):
+        await stream.next()
+    await session.aclose()
+
+
 async def test_nothing_outstanding_means_no_ping(fake: FakeProvider) -> None:
     frames: list[Frame] = []
 

@@ -27,6 +27,7 @@ from skerry import (
     NotADirectory,
     Skipped,
 )
+from skerry.sdk.files import AsyncFiles
 from skerry.sdk.pack import Packer
 from skerry.sdk.unpack import Unpacker
 from tests.agent.trees import look
@@ -164,6 +165,32 @@ async def test_what_is_left_out_is_said(box: AsyncSandbox, work: Path, tree: Pat
     down = await box.files.download("t", tmp_path / "out", exclude=["big"])
     assert set(down.skipped) == {Skipped(path="big", reason="excluded"), Skipped(path="inner", reason="fifo")}
     assert not (tmp_path / "out/big").exists()
+
+
+async def test_holes_stay_holes_on_every_way(box: AsyncSandbox, work: Path, tmp_path: Path) -> None:
+    size, piece = 30_000_000, os.urandom(100_000)
+    pieces = {"hole": [], "head": [0], "tail": [size - len(piece)], "both": [0, 15_000_000], "odd": [1_234_567]}
+    (tmp_path / "sparse").mkdir()
+    for name, offsets in pieces.items():
+        with (tmp_path / "sparse" / name).open("wb") as out:
+            for offset in offsets:
+                out.seek(offset)
+                out.write(piece)
+            out.truncate(size)
+    up = await box.files.upload(tmp_path / "sparse", "up")
+    await box.files.copy("up", "copied")
+    down = await box.files.download("copied", tmp_path / "down")
+    for name in pieces:  # each by itself too
+        await box.files.upload(tmp_path / "sparse" / name, f"single/{name}")
+        await box.files.copy(f"single/{name}", f"single-copied/{name}")
+        await box.files.download(f"single-copied/{name}", tmp_path / f"single-{name}")
+    for transfer in (up, down):
+        assert len(piece) * 5 <= transfer.bytes < 2_000_000
+    for name in pieces:
+        for path in (work / "up" / name, work / "copied" / name, tmp_path / "down" / name, tmp_path / f"single-{name}"):
+            info = path.stat()
+            assert (info.st_size, info.st_blocks * 512 < 2_000_000) == (size, True), path
+            assert path.read_bytes() == (tmp_path / "sparse" / name).read_bytes()
 
 
 async def test_setuid_stays_inside(box: AsyncSandbox, work: Path, tree: Path, tmp_path: Path) -> None:
@@ -387,6 +414,59 @@ async def test_a_changed_source_starts_anew(box: AsyncSandbox, work: Path, tmp_p
         await box.files.upload(source, "large", resume=True)
         assert (work / "large").read_bytes() == source.read_bytes()
         assert os.listdir(work) == ["large"]
+
+
+@pytest.mark.parametrize("when", ["before the last look", "after the last look"])
+async def test_a_part_that_grows_meanwhile_is_not_gone_on_with(
+    box: AsyncSandbox, work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    source = tmp_path / "large"
+    source.write_bytes(os.urandom(4_000_000))
+
+    def stop(done: int, total: int) -> None:
+        raise KeyError("enough")
+
+    with pytest.raises(KeyError):
+        await box.files.upload(source, "large", resume=True, on_progress=stop)
+    (part,) = leftovers(work)
+    with anyio.fail_after(20):
+        while not (work / part).stat().st_size:
+            await anyio.sleep(0.01)
+    grown: list[str] = []
+    ask = AsyncFiles.hash if when == "before the last look" else AsyncFiles.append
+
+    async def meanwhile(files: AsyncFiles, *arguments: Any, **options: Any) -> Any:
+        """Somebody else goes on with the same part: just before it is asked for, or while it is appended to."""
+        if not grown:
+            grown.append(part)
+            with (work / part).open("ab") as other:
+                other.write(source.read_bytes()[other.tell() :][:100_000])
+        return await ask(files, *arguments, **options)
+
+    monkeypatch.setattr(AsyncFiles, ask.__name__, meanwhile)
+    await box.files.upload(source, "large", resume=True)
+    assert grown
+    assert (work / "large").read_bytes() == source.read_bytes()
+    assert os.listdir(work) == ["large"]
+
+
+async def test_two_uploads_of_one_file_at_once_leave_it_whole(box: AsyncSandbox, work: Path, tmp_path: Path) -> None:
+    source = tmp_path / "large"
+    source.write_bytes(os.urandom(6_000_000))
+    placed: list[Any] = []
+
+    async def upload() -> None:
+        try:
+            placed.append(await box.files.upload(source, "large", resume=True))
+        except Conflict:
+            pass
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(upload)
+        await anyio.sleep(0.005)
+        group.start_soon(upload)
+    assert placed
+    assert (work / "large").read_bytes() == source.read_bytes()
 
 
 async def test_a_resumed_upload_dials_again_by_itself(

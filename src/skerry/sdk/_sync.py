@@ -97,7 +97,8 @@ class ExecStream:
     The command starts with `with`, with the first chunk, or with `wait()`. Leaving the `with` block before
     the end kills a command of `exec_stream` with all its descendants, and only detaches from a background process.
     The command is held back while nobody takes its output. Use it either as a whole or by its `stdout` and `stderr`;
-    bytes of one that nobody iterates are kept for `wait()` up to the output limit.
+    bytes of one that nobody iterates are kept for `wait()` up to the output limit. `wait()` takes what the same task
+    has begun to iterate and left: used again, such an iterator raises InvalidArgument if there was more.
     """
 
     def __init__(self, inner: _exec_stream.AsyncExecStream) -> None:
@@ -243,9 +244,13 @@ class Process:
         return run(self._inner.output(since=since))
 
     def write_stdin(self, data: bytes | str) -> None:
-        """Send input; waits while the process does not read it.
+        """Send input; waits while the process does not read it. Tasks that write at once do so one after the other.
 
-        Raises InvalidArgument for a handle that only views, ProcessNotFound when the process has ended.
+        Raises:
+            InvalidArgument: the handle only views, or the input was closed.
+            ProcessNotFound: the process has ended.
+            QuotaExceeded: it has left too much input of several clients unread.
+            ConnectionLost: the connection was lost or `attach` called meanwhile; some of it may have been sent.
         """
         run(self._inner.write_stdin(data))
 
@@ -606,9 +611,13 @@ class Files:
         mode: int | None = None,
         parents: bool = True,
         user: str | None = None,
+        if_match: str | None = None,
     ) -> FileInfo:
-        """Add to the end of a file, in place; it is made if it is not there."""
-        return run(self._inner.append(path, data, mode=mode, parents=parents, user=user))
+        """Add to the end of a file, in place; it is made if it is not there.
+
+        Raises Conflict when the file does not have the etag `if_match` before; with an empty one: it is there.
+        """
+        return run(self._inner.append(path, data, mode=mode, parents=parents, user=user, if_match=if_match))
 
     def glob(self, pattern: str, *, path: SandboxPath = ".", user: str | None = None) -> list[FileInfo]:
         """What matches a pattern with `*`, `?`, `[…]`, `{a,b}` and `**`, sorted; none is an empty list.
@@ -762,12 +771,14 @@ class Files:
         Permission bits, times, links, hard links, holes and user attributes are kept. What is there is replaced as a
         whole when all has arrived, or not at all; with `merge` a directory keeps what it has beside. `exclude` has
         names to leave out wherever they are. `resume` is for a single large file: it goes on where an earlier try
-        ended, and dials again by itself. `on_progress` is called with the bytes sent and the bytes in all.
+        ended, and dials again by itself; only content and permission bits are kept then. `on_progress` is called with
+        the bytes sent and the bytes in all.
 
         Raises:
             OSError: the local side cannot be read.
             IsADirectory, NotADirectory: a file would take the place of a directory, or the other way.
             DiskFull: there is no room inside; what was there still is.
+            Conflict: with `resume`: others upload the same file at the same time.
         """
         return run(
             self._inner.upload(

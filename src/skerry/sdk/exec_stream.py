@@ -14,6 +14,7 @@ from skerry.core.models import ExecResult
 from skerry.sdk.commands import Request, check_whole
 from skerry.sdk.link import CONTROL_GUARD, Link
 from skerry.sdk.output import LineDecoder, OutputChunk, OutputStream, TextDecoder
+from skerry.sdk.portal import caller
 from skerry.sdk.running import STDERR, STDOUT, Running
 from skerry.sdk.stream import Stream
 from skerry.wire import Attach, Empty, OpenFlags, Signal
@@ -22,13 +23,29 @@ SIGKILL = 9
 CHANNELS: dict[OutputStream, int] = {"stdout": STDOUT, "stderr": STDERR}
 
 
+class _Queue:
+    """What one who iterates a stream has not taken yet."""
+
+    __slots__ = ("end", "items", "reader", "users")
+
+    def __init__(self, reader: object) -> None:
+        self.items: deque[bytes] = deque()
+        self.reader = reader
+        """Who took from it last."""
+        self.users = 0
+        """How many iterators take from it."""
+        self.end = -1
+        """Where `wait()` took over: the offset up to which all was handed out. -1: it did not."""
+
+
 class AsyncExecStream:
     """Iterate it for chunks of output in the order they came; it ends with the command.
 
     The command starts with `async with`, with the first chunk, or with `wait()`. Leaving the `async with` block before
     the end kills a command of `exec_stream` with all its descendants, and only detaches from a background process.
     The command is held back while nobody takes its output. Use it either as a whole or by its `stdout` and `stderr`;
-    bytes of one that nobody iterates are kept for `wait()` up to the output limit.
+    bytes of one that nobody iterates are kept for `wait()` up to the output limit. `wait()` takes what the same task
+    has begun to iterate and left: used again, such an iterator raises InvalidArgument if there was more.
     """
 
     def __init__(self, link: Link, request: Request, attach: Attach | None = None) -> None:
@@ -37,7 +54,7 @@ class AsyncExecStream:
         self._attach = attach
         self._running: Running | None = None
         self._result: ExecResult | None = None
-        self._queues: dict[int, deque[bytes]] = {}
+        self._queues: dict[int, _Queue] = {}
         self._handed_out: set[int] = set()
         # Lets one task at a time take from the stream; the others find their bytes in the queues.
         self._lock = anyio.Lock(fast_acquire=True)
@@ -153,23 +170,34 @@ class AsyncExecStream:
 
     async def _bytes(self, channel: int) -> AsyncIterator[bytes]:
         running = await self._start()
-        queue = self._queues.setdefault(channel, deque())
-        if channel not in self._handed_out and (earlier := running.collectors[channel].value()):
-            yield earlier
-        self._handed_out.add(channel)
+        queue = self._queues.setdefault(channel, _Queue(caller()))
+        queue.users += 1
         try:
+            earlier = b"" if channel in self._handed_out else running.collectors[channel].value()
+            self._handed_out.add(channel)
+            if earlier:
+                yield earlier
             while True:
-                while queue:
-                    data = queue.popleft()
+                queue.reader = caller()
+                if 0 <= queue.end < running.end(channel):
+                    raise InvalidArgument("wait() has read on", hint="what this iterator did not take is in its result")
+                if queue.end >= 0 and running.exit is None:  # a wait that was given up before anything came
+                    queue.end, self._queues[channel] = -1, queue
+                if queue.items:
+                    data = queue.items.popleft()
                     running.stream.took(channel, len(data))
                     yield data
+                    continue
                 if running.exit is not None:
                     return
                 async with self._lock:
-                    if not queue and running.exit is None:
+                    if not queue.items and running.exit is None:
                         self._share(running, await self._advance(running))
         finally:
-            self._queues.pop(channel, None)
+            queue.users -= 1
+            if not queue.users and self._queues.get(channel) is queue:
+                del self._queues[channel]
+                running.stream.took(channel, sum(map(len, queue.items)))
 
     def _share(self, running: Running, chunk: OutputChunk | None) -> None:
         """Queue a chunk for whoever iterates its stream; with nobody there the collector has it."""
@@ -180,7 +208,17 @@ class AsyncExecStream:
         if queue is None:
             running.stream.took(channel, len(chunk.data))
         else:
-            queue.append(chunk.data)
+            queue.items.append(chunk.data)
+
+    def _withdraw(self, running: Running) -> None:
+        """Take the place of the caller's own iterators: while it waits it cannot go on with them."""
+        for channel, queue in list(self._queues.items()):
+            if queue.reader == caller():
+                held = sum(map(len, queue.items))
+                queue.end = running.end(channel) - held
+                queue.items.clear()
+                running.stream.took(channel, held)
+                del self._queues[channel]
 
     async def wait(self) -> ExecResult:
         """Read the rest and return how the command ended, with the output kept up to the output limit.
@@ -190,6 +228,7 @@ class AsyncExecStream:
             ConnectionLost, SandboxNotFound, SandboxFailed: the exit cannot be known.
         """
         running = await self._start()
+        self._withdraw(running)
         while running.exit is None:
             async with self._lock:
                 if running.exit is None:

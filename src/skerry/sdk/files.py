@@ -134,10 +134,14 @@ class AsyncFiles:
         mode: int | None = None,
         parents: bool = True,
         user: str | None = None,
+        if_match: str | None = None,
     ) -> FileInfo:
-        """Add to the end of a file, in place; it is made if it is not there."""
+        """Add to the end of a file, in place; it is made if it is not there.
+
+        Raises Conflict when the file does not have the etag `if_match` before; with an empty one: it is there.
+        """
         flags = OpenFlags.APPEND | (OpenFlags.WRITE_PARENTS if parents else 0)
-        return await self._write(path, data, int(flags), mode, user)
+        return await self._write(path, data, int(flags), mode, user, if_match)
 
     async def _write(
         self,
@@ -353,12 +357,14 @@ class AsyncFiles:
         Permission bits, times, links, hard links, holes and user attributes are kept. What is there is replaced as a
         whole when all has arrived, or not at all; with `merge` a directory keeps what it has beside. `exclude` has
         names to leave out wherever they are. `resume` is for a single large file: it goes on where an earlier try
-        ended, and dials again by itself. `on_progress` is called with the bytes sent and the bytes in all.
+        ended, and dials again by itself; only content and permission bits are kept then. `on_progress` is called with
+        the bytes sent and the bytes in all.
 
         Raises:
             OSError: the local side cannot be read.
             IsADirectory, NotADirectory: a file would take the place of a directory, or the other way.
             DiskFull: there is no room inside; what was there still is.
+            Conflict: with `resume`: others upload the same file at the same time.
         """
         if not resume:
             return await tree_transfer.upload(

@@ -189,7 +189,11 @@ class Link:
             excused=self._is_paused,
         )
         if anew and self.leased:
-            await session.open(Life(lease=1)).next(CONTROL_GUARD)
+            try:
+                await session.open(Life(lease=1)).next(CONTROL_GUARD)
+            except BaseException:
+                session.end(ConnectionLost("the connection was given up"))
+                raise
         self._lost = False
         log.debug("connected", extra=self.fields("dial", started))
         self._emit("connected")

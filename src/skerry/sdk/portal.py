@@ -9,6 +9,7 @@ import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError
 from contextlib import suppress
+from contextvars import ContextVar
 from typing import Generic, TypeVar, cast
 
 T = TypeVar("T")
@@ -21,6 +22,13 @@ _END = object()
 _lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
 _abandoned: list[asyncio.AbstractEventLoop] = []
+_thread: ContextVar[int | None] = ContextVar("skerry-thread", default=None)
+"""The thread that a blocking call came from."""
+
+
+def caller() -> object:
+    """Who calls, the same from one call to the next: the task, or the thread that a blocking call came from."""
+    return _thread.get() or asyncio.current_task()
 
 
 def _get_loop() -> asyncio.AbstractEventLoop:
@@ -84,7 +92,11 @@ def run(coroutine: Coroutine[object, object, T]) -> T:
         raise RuntimeError("a blocking call from Skerry's own event loop (a callback?); use the Async classes there")
     one = _Call(coroutine)
     try:
-        loop.call_soon_threadsafe(one.begin, loop)
+        token = _thread.set(threading.get_ident())
+        try:
+            loop.call_soon_threadsafe(one.begin, loop)
+        finally:
+            _thread.reset(token)
         one.done.acquire()
     except BaseException:
         if not one.ended:

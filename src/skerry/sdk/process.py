@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-from skerry.core.errors import InvalidArgument, ProcessNotFound
+import anyio
+
+from skerry.core.errors import ConnectionLost, InvalidArgument, ProcessNotFound
 from skerry.core.models import ExecResult, ProcessInfo
 from skerry.sdk.commands import Request, check_bytes
 from skerry.sdk.exec_stream import SIGKILL, AsyncExecStream, send_signal
@@ -35,6 +37,8 @@ class AsyncProcess:
         self._attached: AsyncExecStream | None = None
         self._stdin_closed = False
         self._result: ExecResult | None = None
+        # Keeps two tasks from attaching for their input: the second would take over, and what the first sends be lost.
+        self._attaching = anyio.Lock(fast_acquire=True)
 
     @property
     def id(self) -> int:
@@ -99,23 +103,34 @@ class AsyncProcess:
         return await read_rings(self._link, self._id, (start_out, start_err), (info.stdout_bytes, info.stderr_bytes))
 
     async def write_stdin(self, data: bytes | str) -> None:
-        """Send input; waits while the process does not read it.
+        """Send input; waits while the process does not read it. Tasks that write at once do so one after the other.
 
-        Raises InvalidArgument for a handle that only views, ProcessNotFound when the process has ended.
+        Raises:
+            InvalidArgument: the handle only views, or the input was closed.
+            ProcessNotFound: the process has ended.
+            QuotaExceeded: it has left too much input of several clients unread.
+            ConnectionLost: the connection was lost or `attach` called meanwhile; some of it may have been sent.
         """
         encoded = data.encode("utf-8", "surrogateescape") if isinstance(data, str) else check_bytes(data)
-        if self._stdin_closed:
-            raise InvalidArgument(f"the input of process {self._id} was closed")
-        if not await (await self._input()).send(encoded):
-            raise ProcessNotFound(f"process {self._id} has ended")
+        await self._send(encoded)
 
     async def close_stdin(self) -> None:
         """Let the process find the end of its input; again is no error. Raises as `write_stdin` does."""
+        if not self._stdin_closed:
+            await self._send(b"", end=True)
+            self._stdin_closed = True
+
+    async def _send(self, data: bytes | bytearray | memoryview, *, end: bool = False) -> None:
         if self._stdin_closed:
+            raise InvalidArgument(f"the input of process {self._id} was closed")
+        stream = await self._input()
+        if await stream.send(data, end=end):
             return
-        if not await (await self._input()).send(b"", end=True):
-            raise ProcessNotFound(f"process {self._id} has ended")
-        self._stdin_closed = True
+        if stream.lost or stream.closed:
+            raise ConnectionLost(f"what carried the input of process {self._id} was closed: some may have been sent")
+        if stream.error is not None:
+            raise stream.error
+        raise ProcessNotFound(f"process {self._id} has ended")
 
     async def kill(self, signal: int = SIGKILL) -> None:
         """Send a signal: SIGKILL goes to the process and all its descendants, others to its process group.
@@ -128,11 +143,18 @@ class AsyncProcess:
         """The stream that carries input: the one attached, else one whose output is dropped."""
         if self._view:
             raise InvalidArgument("this handle only views", hint="get the process without view=True")
+        async with self._attaching:
+            return self._present_input() or await self._attach_input()
+
+    def _present_input(self) -> Stream | None:
         loop = asyncio.get_running_loop()
         attached = None if self._attached is None else self._attached.input_stream
         for stream in (attached, self._control):
             if stream is not None and not stream.ended and stream.session.loop is loop:
                 return stream
+        return None
+
+    async def _attach_input(self) -> Stream:
         session = await self._link.session(start=False)
         message = Attach(id=self._id, since_stdout=-1, since_stderr=-1)
         stream = session.open(message, channels=(STDOUT, STDERR), input=True, greets=True, jumps=True, max_replies=2)

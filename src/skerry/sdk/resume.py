@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from skerry.core.errors import ConnectionLost, FileMissing, InvalidArgument
-from skerry.core.models import Transfer
+from skerry.core.errors import Conflict, ConnectionLost, FileMissing, InvalidArgument
+from skerry.core.models import FileInfo, Transfer
 from skerry.sdk.commands import SandboxPath
 from skerry.sdk.tree_transfer import Progress
 
@@ -40,18 +40,19 @@ async def upload(
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 await _forget_others(files, directory or ".", prefix, mine, user)
-                await _append(files, fd, part, info.st_size, user, on_progress)
+                whole = await _append(files, fd, part, info.st_size, user, on_progress)
+                now = os.fstat(fd)
+                if (now.st_size, now.st_mtime_ns) != (info.st_size, info.st_mtime_ns):
+                    await files.remove(part, user=user)
+                    raise InvalidArgument(f"{local} was changed while it was uploaded", hint="upload it again")
+                placed = await _place(files, part, whole, stat.S_IMODE(info.st_mode), remote, user)
                 break
-            except ConnectionLost:
+            except (ConnectionLost, FileMissing, Conflict) as error:
+                if attempt == ATTEMPTS and isinstance(error, FileMissing):
+                    raise _others(part) from error
                 if attempt == ATTEMPTS:
                     raise
                 await anyio.sleep(PAUSE * attempt)
-        now = os.fstat(fd)
-        if (now.st_size, now.st_mtime_ns) != (info.st_size, info.st_mtime_ns):
-            await files.remove(part, user=user)
-            raise InvalidArgument(f"{local} was changed while it was uploaded", hint="upload it again")
-        await files.chmod(part, stat.S_IMODE(info.st_mode), user=user)
-        placed = await files.rename(part, remote, user=user)
     finally:
         os.close(fd)
     return Transfer(info=placed, files=1, directories=0, links=0, bytes=info.st_size, skipped=(), xattrs_lost=0)
@@ -76,8 +77,9 @@ async def _forget_others(files: AsyncFiles, directory: str, prefix: str, mine: s
 
 async def _append(
     files: AsyncFiles, fd: int, part: str, size: int, user: str | None, on_progress: Progress | None
-) -> None:
-    done = await _kept(files, fd, part, size, user)
+) -> FileInfo:
+    """Make the part whole. Raises Conflict when it is not what it should be afterwards."""
+    done, etag = await _kept(files, fd, part, size, user)
 
     async def rest() -> AsyncIterator[bytes]:
         at = done
@@ -90,21 +92,43 @@ async def _append(
             if on_progress is not None:
                 on_progress(at, size)
 
-    await files.append(part, rest(), mode=0o600, user=user)
+    # Only to the very bytes that were compared: what somebody else has added since would be there twice.
+    whole = await files.append(part, rest(), mode=0o600, user=user, if_match=etag)
+    if whole.size != size:
+        await files.remove(part, user=user)
+        raise _others(part)
+    return whole
 
 
-async def _kept(files: AsyncFiles, fd: int, part: str, size: int, user: str | None) -> int:
-    """How much of the file is there already, the same byte for byte; what is not is removed."""
+async def _kept(files: AsyncFiles, fd: int, part: str, size: int, user: str | None) -> tuple[int, str]:
+    """How much of the file is there already, the same byte for byte, and its etag; what is not is removed."""
     try:
-        have = (await files.stat(part, follow=False, user=user)).size
+        there = await files.stat(part, follow=False, user=user)
     except FileMissing:
-        return 0
-    if have <= size:
-        there = await files.hash(part, user=user)
-        if there == await anyio.to_thread.run_sync(_prefix_hash, fd, have):
-            return have
+        return 0, ""
+    if there.type == "file" and there.size <= size:
+        digest = await files.hash(part, user=user)
+        if digest == await anyio.to_thread.run_sync(_prefix_hash, fd, there.size):
+            return there.size, there.etag
     await files.remove(part, user=user)
-    return 0
+    return 0, ""
+
+
+async def _place(
+    files: AsyncFiles, part: str, whole: FileInfo, mode: int, remote: SandboxPath, user: str | None
+) -> FileInfo:
+    """The part takes its place, unless it is no longer the one that was written here."""
+    there = await files.chmod(part, mode, user=user)
+    if (there.inode, there.size) != (whole.inode, whole.size):
+        raise _others(part)
+    placed = await files.rename(part, remote, user=user)
+    if (placed.inode, placed.size) != (whole.inode, whole.size):
+        raise _others(part)
+    return placed
+
+
+def _others(part: str) -> Conflict:
+    return Conflict(f"{part} was changed by somebody else", hint="upload it again, from one place at a time")
 
 
 def _prefix_hash(fd: int, size: int) -> str:

@@ -282,12 +282,16 @@ class Session:
 
     async def _give_up(self) -> None:
         """End the session, unless its agent is excused: then it is asked again later."""
-        if self._excused is not None and await self._excused():
+        excused = False
+        try:
+            excused = self._excused is not None and await self._excused()
+        finally:
+            if not excused:  # nor if that cannot be known: nobody may wait for ever
+                self.end(ConnectionLost(f"the agent has not answered for {self._lost_after:g} s"))
+        if excused and self.error is None:
             self._pinged_at, self._heard_at = None, self.loop.time()
             wake = self._heard_at + self._ping_after
             self._timer = self.loop.call_at(wake, self._check_alive, wake)
-        else:
-            self.end(ConnectionLost(f"the agent has not answered for {self._lost_after:g} s"))
 
 
 def _current_task(loop: asyncio.AbstractEventLoop) -> asyncio.Task[None] | None:

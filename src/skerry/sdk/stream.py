@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from skerry.core.errors import ConnectionLost, SkerryError
+from skerry.core.errors import ConnectionLost, InvalidArgument, SkerryError
 from skerry.wire import (
     CHANNEL_MASK,
     END,
@@ -67,7 +67,7 @@ class _Inflow:
 
 
 class Stream:
-    """Made by `Session.open`. One task at a time may call `next`, one at a time `send`."""
+    """Made by `Session.open`. One task at a time may call `next`; any number may `send`, in turn."""
 
     def __init__(
         self,
@@ -88,6 +88,8 @@ class Stream:
         self.session = session
         self.ended = False
         """Whether the agent has ended it, it was closed, or it failed."""
+        self.closed = False
+        """Whether it was closed from this side before the agent ended it."""
         self._window = window
         self._inflows = {channel: _Inflow(window, offset) for channel, offset in zip(channels, offsets, strict=True)}
         self._outflow = INPUT_WINDOW if input else -1
@@ -104,6 +106,8 @@ class Stream:
         self._error: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._credit_waiter: asyncio.Future[None] | None = None
+        # Held by the one that sends: bytes of two are never mixed, and there is one to wait for credit.
+        self._sending = asyncio.Lock()
 
     # What the session's reader calls; each raises FrameError when the agent broke the protocol.
 
@@ -186,6 +190,11 @@ class Stream:
         return isinstance(self._error, ConnectionLost)
 
     @property
+    def error(self) -> Exception | None:
+        """What it failed with, if it has."""
+        return self._error
+
+    @property
     def pending(self) -> bool:
         """Whether something waits here to be taken."""
         return bool(self._inbox)
@@ -244,8 +253,19 @@ class Stream:
         self.input_ended = end
 
     async def send(self, data: bytes | bytearray | memoryview, *, end: bool = False) -> bool:
-        """DATA on channel 0, as credit allows. False: the stream has ended and the rest was not sent."""
-        view = memoryview(data)
+        """DATA on channel 0, as credit allows. False: the stream has ended and the rest was not sent.
+
+        Cancelled, some of it may have been sent, in order and without a gap; what is sent later follows it.
+        Raises InvalidArgument for bytes after END; another END is no error.
+        """
+        async with self._sending:
+            return await self._send(memoryview(data), end)
+
+    async def _send(self, view: memoryview, end: bool) -> bool:
+        if self.input_ended and not self.ended:
+            if view.nbytes:
+                raise InvalidArgument("the input was closed")
+            return True
         while not self.ended:
             await self.session.room()
             if self._closed():
@@ -285,6 +305,7 @@ class Stream:
         """Abandon or detach from the stream; harmless once it has ended. Needs no waiting."""
         self._inbox.clear()
         if not self.ended:
+            self.closed = True
             self.session.close_stream(self.id)
             self._finish()
             _wake(self._waiter)

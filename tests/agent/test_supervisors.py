@@ -1,0 +1,85 @@
+"""What a command of root's can do to its supervisor: timeouts, kills and exits stay right whatever it is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from skerry import wire
+from tests.agent.client import Agent, Connection, pids_with, state, trace, wait_until
+
+
+def marker() -> str:
+    return f"7{time.monotonic_ns() % 10**9}"
+
+
+@pytest.mark.parametrize("stops", ["kill -STOP $PPID", "while kill -STOP $PPID; do :; done &"])
+def test_a_stopped_supervisor_does_not_outlive_the_timeout(connection: Connection, stops: str) -> None:
+    mark = marker()
+    result = connection.sh(f"{stops}\n(sleep {mark} &); sleep {mark}", user="root", timeout_ms=300)
+    assert result.exit.status == "timed_out"
+    assert result.exit.duration_us < 5_000_000
+    wait_until(lambda: pids_with(mark) == [])
+
+
+def test_a_stopped_supervisor_tells_the_exit(connection: Connection) -> None:
+    result = connection.sh("kill -STOP $PPID; echo out; exit 3", user="root")
+    assert (result.exit.status, result.exit.exit_code, result.stdout) == ("exited", 3, b"out\n")
+
+
+def test_a_stopped_supervisor_passes_a_kill_on(connection: Connection) -> None:
+    mark = marker()
+    stream, started = connection.start("/bin/sh", "-c", f"kill -STOP $PPID; setsid sleep {mark}", user="root")
+    wait_until(lambda: pids_with(f"sleep\0{mark}"))
+    connection.ask(wire.Signal(id=started.id, signal=signal.SIGKILL, scope=1), wire.Empty)
+    assert connection.output(stream)[0].status == "signaled"
+    assert pids_with(mark) == []
+
+
+def test_a_traced_supervisor_does_not_outlive_the_timeout(connection: Connection) -> None:
+    mark = marker()
+    stream, started = connection.start("/bin/sh", "-c", f"(sleep {mark} &); sleep {mark}", user="root", timeout_ms=1000)
+    trace(state(started.pid)[1])
+    exit, _, _ = connection.output(stream)
+    assert exit.status == "timed_out"
+    wait_until(lambda: pids_with(mark) == [])
+
+
+def test_signals_that_can_be_caught_do_nothing_to_a_supervisor(connection: Connection) -> None:
+    caught = " ".join(str(number) for number in range(1, 65) if number not in (signal.SIGKILL, signal.SIGSTOP, 32, 33))
+    result = connection.sh(f"for s in {caught}; do kill -$s $PPID || exit 9; done; echo fine", user="root")
+    assert (result.exit.exit_code, result.stdout) == (0, b"fine\n")
+
+
+def test_a_command_that_ended_by_itself_is_told_so_though_its_supervisor_was_killed(
+    agent: Agent, connection: Connection, work: Path
+) -> None:
+    stream, started = connection.start("/bin/sh", "-c", "until [ -e go ]; do sleep 0.01; done; echo out; exit 7")
+    supervisor = state(started.pid)[1]
+    os.kill(agent.process.pid, signal.SIGSTOP)  # so that it cannot be faster than the command
+    try:
+        os.kill(supervisor, signal.SIGKILL)
+        wait_until(lambda: state(started.pid)[1] == agent.process.pid)
+        (work / "go").touch()
+        wait_until(lambda: state(started.pid)[0] == "Z")
+    finally:
+        os.kill(agent.process.pid, signal.SIGCONT)
+    exit, stdout, _ = connection.output(stream)
+    assert (exit.status, exit.exit_code, stdout) == ("exited", 7, b"out\n")
+
+
+def test_the_output_of_a_program_that_killed_its_supervisor_is_kept(connection: Connection) -> None:
+    result = connection.sh("echo out; kill -9 $PPID; sleep 600", user="root")
+    assert (result.exit.status, result.exit.signal, result.stdout) == ("signaled", 9, b"out\n")
+
+
+def test_what_an_ended_command_left_dies_with_its_supervisor(connection: Connection) -> None:
+    mark = marker()
+    result = connection.sh(f"sleep {mark} & echo $PPID", user="root")
+    wait_until(lambda: pids_with(f"sleep\0{mark}"))
+    os.kill(int(result.stdout), signal.SIGKILL)
+    wait_until(lambda: pids_with(mark) == [])
