@@ -581,4 +581,18 @@ MUTANTS = [
         "        if os.path.exists(path):\n",
         "tests/sdk/test_states.py::test_a_path_that_cannot_be_is_told_and_a_failure_keeps_what_was_there",
     ),
+    Mutant(
+        "a sandbox may make btrfs subvolumes",
+        "tools/gen_seccomp.py",
+        "policy.SHARED_IOCTLS, refused)",
+        "policy.SHARED_IOCTLS, ALLOW)",
+        "tests/isolation/test_btrfs.py::test_a_request_to_btrfs_is_refused[user-make a subvolume-/data]",
+    ),
+    Mutant(
+        "a subvolume in a tree keeps it from being removed",
+        "src/skerry/providers/local/pool.py",
+        "                self._remove_nested(path)\n",
+        "",
+        "tests/providers/test_storage.py::test_a_tree_goes_with_the_subvolumes_that_somebody_made_in_it",
+    ),
 ]

@@ -64,6 +64,21 @@ def test_a_sandbox_over_its_disk_limit_fails_inside_typed_outside_and_goes_on(re
         assert sandbox.usage().disk_total == 200 * MB
 
 
+def test_a_tree_goes_with_the_subvolumes_that_somebody_made_in_it(own_home: Path) -> None:
+    own_home.mkdir()
+    made = storage.open_storage(own_home)
+    tree = made.uppers / "a"
+    made.create(tree, 20 * MB)
+    for number in range(3):
+        (tree / f"d{number}").mkdir()
+        btrfs.create(tree / f"d{number}" / "inner")
+        btrfs.create(tree / f"d{number}" / "inner" / "most")
+        (tree / f"d{number}" / "inner" / "most" / "file").write_text("x")
+    assert len(btrfs.nested(tree)) == 6
+    made.remove(tree)
+    assert not tree.exists()
+
+
 def test_a_disk_limit_can_be_changed_while_it_runs(ready: Engine) -> None:
     with box(ready, resources={"disk": "20MB"}) as sandbox:
         assert not sandbox.exec("head -c 50000000 /dev/zero > big").ok

@@ -14,6 +14,11 @@ MAGIC = 0x9123683E
 
 _SUBVOL_CREATE = 0x5000940E
 _SNAP_DESTROY = 0x5000940F
+_SNAP_DESTROY_V2 = 0x5000943F
+_BY_ID = 1 << 4
+_TREE_SEARCH = 0xD0009411
+_TREE_OF_ROOTS = 1
+_ROOT_REF = 156
 _SNAP_CREATE_V2 = 0x50009417
 _SNAP_READ_ONLY = 2
 _START_SYNC = 0x80089418
@@ -98,9 +103,45 @@ def delete(path: Path) -> None:
     _named(path, _SNAP_DESTROY, struct.pack("q", 0))
 
 
+def nested(path: Path) -> list[int]:
+    """The ids of the subvolumes in that of `path`, at any depth, each before the one it is in. Raises OSError."""
+    with _directory(path) as fd:
+        found = [_subvolume_of(fd)]
+        for parent in found:
+            found += _children(fd, parent)
+    return found[:0:-1]
+
+
+def _children(fd: int, parent: int) -> Iterator[int]:
+    """What the tree of roots says is directly in a subvolume."""
+    most, after = 2**64 - 1, 0
+    while True:
+        key = struct.pack("7Q4I", _TREE_OF_ROOTS, parent, parent, after, most, 0, most, _ROOT_REF, _ROOT_REF, 64, 0)
+        answer = _ioctl(fd, _TREE_SEARCH, key.ljust(4096, b"\0"))
+        (count,) = struct.unpack_from("I", answer, 64)
+        position = 104
+        for _ in range(count):
+            _, _, after, _, length = struct.unpack_from("3Q2I", answer, position)
+            yield after
+            position += 32 + length
+        if not count:
+            return
+        after += 1
+
+
+def delete_by_id(root: Path, subvolume: int) -> None:
+    """As `delete`, wherever below `root` it is. Raises FileNotFoundError, OSError."""
+    with _directory(root) as fd:
+        _ioctl(fd, _SNAP_DESTROY_V2, struct.pack("qQQ4QQ", 0, 0, _BY_ID, 0, 0, 0, 0, subvolume).ljust(4096, b"\0"))
+
+
 def subvolume_id(path: Path) -> int:
     with _directory(path) as fd:
-        answer = _ioctl(fd, _INO_LOOKUP, struct.pack("QQ4080s", 0, _FIRST_INODE, b""))
+        return _subvolume_of(fd)
+
+
+def _subvolume_of(fd: int) -> int:
+    answer = _ioctl(fd, _INO_LOOKUP, struct.pack("QQ4080s", 0, _FIRST_INODE, b""))
     return int(struct.unpack_from("Q", answer)[0])
 
 

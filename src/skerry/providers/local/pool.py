@@ -87,15 +87,31 @@ class BtrfsStorage(Storage):
 
     def remove(self, path: Path) -> None:
         try:
-            if self._has_limits():
-                with contextlib.suppress(DiskFull), typed_errors(self.home):  # in a full pool its account stays
-                    (self._gone / str(btrfs.subvolume_id(path))).touch()
-            btrfs.delete(path)
+            self._will_go(btrfs.subvolume_id(path))
+            try:
+                btrfs.delete(path)
+            except OSError as error:
+                if error.errno != errno.ENOTEMPTY:
+                    raise
+                self._remove_nested(path)
+                btrfs.delete(path)
         except FileNotFoundError:
             return
         self._removed += 1
         if self._removed % _SWEEP_EVERY == 0:  # a process that lives long must not leave thousands of accounts
             self.sweep()
+
+    def _will_go(self, subvolume: int) -> None:
+        if self._has_limits():
+            with contextlib.suppress(DiskFull), typed_errors(self.home):  # in a full pool its account stays
+                (self._gone / str(subvolume)).touch()
+
+    def _remove_nested(self, path: Path) -> None:
+        """A subvolume with others in it cannot go; no sandbox can make one, whoever works on this machine can."""
+        for subvolume in btrfs.nested(path):
+            self._will_go(subvolume)
+            with contextlib.suppress(FileNotFoundError):
+                btrfs.delete_by_id(self.root, subvolume)
 
     def set_limit(self, path: Path, limit: int) -> None:
         self.require_limits("disk")
