@@ -595,4 +595,11 @@ MUTANTS = [
         "",
         "tests/providers/test_storage.py::test_a_tree_goes_with_the_subvolumes_that_somebody_made_in_it",
     ),
+    Mutant(
+        "a create under a known key prepares a sandbox that was reset",
+        "src/skerry/sdk/preparing.py",
+        " or sandbox._info.prepared:",
+        ":",
+        "tests/templates/test_sources.py::test_the_same_create_after_a_reset_fetches_nothing_and_ends_nothing",
+    ),
 ]

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import os
 import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from skerry.core import errors
-from skerry.core.models import Resources, SandboxSpec, State
+from skerry.core.models import Changes, Resources, SandboxSpec, State
 from skerry.providers.local import LocalProvider, host, record
 from skerry.providers.local.engine import Engine
 from skerry.providers.local.store import host_id
@@ -74,6 +75,56 @@ def test_an_idempotency_key_gives_the_same_sandbox(engine: Engine) -> None:
     again = engine.create(SandboxSpec(idempotency_key="k1"))
     assert again.id != first.id
     engine.destroy(again.id)
+
+
+def test_a_key_gives_the_same_sandbox_whatever_became_of_it_and_of_what_it_was_made_from(engine: Engine) -> None:
+    origin = engine.create(SandboxSpec(secrets={"TOKEN": "t"}))
+    snapshot = engine.snapshots.create(origin.id, name=None, description="", hidden=False)
+    asked = SandboxSpec(idempotency_key="k", snapshot=snapshot.id, secrets_of=origin.id, env={"A": "1"})
+    first = engine.create(asked)
+    engine.destroy(origin.id)
+    engine.snapshots.delete(snapshot.id)
+    changes: list[Callable[[], object]] = [
+        lambda: engine.lifecycle.reset(first.id, hard=True),
+        lambda: engine.lifecycle.restart(first.id, Changes(env={"A": "2"}), 1.0),
+        lambda: engine.record_lease(first.id, False),
+        lambda: engine.lifecycle.pause(first.id),
+        lambda: engine.lifecycle.resume(first.id),
+        lambda: engine.lifecycle.stop(first.id, 1.0),
+        lambda: engine.cold.archive(first.id, None),
+    ]
+    for change in changes:
+        change()
+        assert engine.create(asked).id == first.id
+        with pytest.raises(errors.Conflict):
+            engine.create(dataclasses.replace(asked, env={"A": "2"}))
+        with pytest.raises(errors.Conflict):
+            engine.create(dataclasses.replace(asked, source="another"))
+    engine.destroy(first.id)
+    with pytest.raises(errors.SkerryError):  # now it would be a new one, and there is nothing to make it from
+        engine.create(asked)
+
+
+def test_a_key_whose_sandbox_has_come_to_its_end_makes_a_new_one(engine: Engine) -> None:
+    asked = SandboxSpec(idempotency_key="k")
+    first = engine.create(asked)
+    engine.save(dataclasses.replace(first, deadline=1.0, expires_at=1.0))
+    second = engine.create(asked)
+    assert second.id != first.id
+    engine.destroy(second.id)
+
+
+async def test_a_cancelled_second_create_under_a_key_ends_nobody_s_sandbox(engine: Engine) -> None:
+    provider = LocalProvider(engine)
+    asked = SandboxSpec(idempotency_key="k")
+    first = await provider.create(asked)
+    again = asyncio.create_task(provider.create(asked))
+    await asyncio.sleep(0)
+    again.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await again
+    assert [info.id for info in await provider.list()] == [first.id]
+    await provider.destroy(first.id)
 
 
 def test_the_same_key_from_many_threads_makes_one_sandbox(engine: Engine) -> None:

@@ -112,6 +112,11 @@ class Engine:
         which = runtime()
         launch.check_binaries()
         self.prepare()
+        asked = ""
+        if spec.idempotency_key is not None:
+            asked = records.digest(spec)
+            if known := self._known(spec.idempotency_key, asked):
+                return known  # whatever of what it was made from is there no more
         granted = self.grant(spec)
         if spec.secrets_of is not None:
             theirs = self.store.read(spec.secrets_of).spec.secrets
@@ -120,7 +125,7 @@ class Engine:
             _check_room(base, granted)
             spec = dataclasses.replace(spec, template=base.template)
             self.volumes.check(spec, host=base.host)
-            return self._create(spec, self._new_record(spec, granted, which[0], base))
+            return self._create(dataclasses.replace(self._new_record(spec, granted, which[0], base), asked=asked))
 
     @contextmanager
     def _base(self, spec: SandboxSpec) -> Iterator[Base]:
@@ -133,15 +138,15 @@ class Engine:
             with self.snapshots.held(spec.snapshot) as kept:
                 yield self.snapshots.base(kept)
 
-    def _create(self, spec: SandboxSpec, record: Record) -> Record:
+    def _create(self, record: Record) -> Record:
         while True:
-            if spec.idempotency_key is not None and (known := self._known(spec)):
-                return known
             try:
                 record, lock = self.store.add(record)
                 break
-            except KeyTaken:
-                continue  # by a create at the same time: its sandbox is the answer
+            except KeyTaken:  # by a create at the same time: its sandbox is the answer
+                assert record.spec.idempotency_key is not None
+                if known := self._known(record.spec.idempotency_key, record.asked):
+                    return known
         try:
             record = self.bring_up(record, lock)
             self.save(record, ("created", record.created_at), ("ready", time.time()))
@@ -327,19 +332,18 @@ class Engine:
         self.cgroups.require(granted)
         return granted
 
-    def _known(self, spec: SandboxSpec) -> Record | None:
-        """The sandbox already made under this key. Raises Conflict when it was made from something else."""
-        assert spec.idempotency_key is not None
-        sandbox_id = self.store.holder_of(self.store.key_path(spec.idempotency_key))
+    def _known(self, key: str, asked: str) -> Record | None:
+        """The sandbox already made under this key, if it lives. Raises Conflict when something else was asked for."""
+        sandbox_id = self.store.holder_of(self.store.key_path(key))
         if sandbox_id is None:
             return None
         try:
             with self.store.lock(sandbox_id):  # waits for a create that is still under way
+                self._sweep_locked(sandbox_id)  # its maker may have died, or its end may have come
                 record = self.store.read(sandbox_id)
-        except SandboxNotFound:  # destroyed, or its maker died
-            self._sweep_one(sandbox_id)
+        except SandboxNotFound:
             return None
-        if record.spec != spec:
+        if record.asked != asked:
             raise Conflict("this idempotency key was used with other options", hint="use a new key for a new sandbox")
         return record
 
@@ -444,7 +448,10 @@ class Engine:
         return self._update(sandbox_id, deadline=deadline, expires_at=wall, boot=boot_id()).info()
 
     def record_lease(self, sandbox_id: str, held: bool) -> None:
-        self._update(sandbox_id, lease=ProcessId.mine() if held else None)
+        if held:
+            self._update(sandbox_id, lease=ProcessId.mine())
+        else:
+            self._update(sandbox_id, lease=None, prepared=self.store.read(sandbox_id).spec.leased)  # never changes
 
     def set_limits(self, sandbox_id: str, wanted: Resources) -> SandboxInfo:
         self.check_resources(wanted)

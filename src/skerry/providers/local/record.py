@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
 import time
@@ -60,6 +61,10 @@ class Record:
     """The end on the boot clock of `boot`, which no change of the wall clock moves."""
     boot: str = ""
     lease: ProcessId | None = None
+    asked: str = ""
+    """With an idempotency key the digest of the spec as it was given: `spec` follows what becomes of the sandbox."""
+    prepared: bool = False
+    """See SandboxInfo."""
     reason: str | None = None
 
     @property
@@ -105,7 +110,13 @@ class Record:
             snapshot=self.snapshot,
             volumes=spec.volumes,
             ports=self.ports,
+            prepared=self.prepared,
         )
+
+
+def digest(spec: SandboxSpec) -> str:
+    """The same for specs that ask for the same."""
+    return hashlib.sha256(json.dumps(plain(spec), default=plain, sort_keys=True).encode()).hexdigest()
 
 
 def write(directory: Path, record: Record) -> None:

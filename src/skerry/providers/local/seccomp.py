@@ -57,8 +57,8 @@ PERSONALITIES = (0x0, 0x0008, 0x20000, 0x20008, 0x40000, 0xFFFF_FFFF)
 """What personality(2) may set: Linux, uname26, no address randomisation (debuggers), and the query."""
 
 BTRFS_IOCTLS = 0x9400
-"""The type of btrfs's own requests of ioctl(2), under `IOCTL_TYPE`: a subvolume that a sandbox made in a volume would be
-outside of every disk limit, and in the way of the volume's removal."""
+"""The type of btrfs's own requests of ioctl(2), under `IOCTL_TYPE`: a subvolume that a sandbox made in a volume would
+be outside of every disk limit, and in the way of the volume's removal."""
 IOCTL_TYPE = 0xFF00
 SHARED_IOCTLS = (0x4004_9409, 0x4020_940D, 0xC018_9436)
 """Of that type, but every file system's: FICLONE, FICLONERANGE, FIDEDUPERANGE."""
