@@ -602,4 +602,18 @@ MUTANTS = [
         ":",
         "tests/templates/test_sources.py::test_the_same_create_after_a_reset_fetches_nothing_and_ends_nothing",
     ),
+    Mutant(
+        "what cannot be swept stops the sweep",
+        "src/skerry/providers/local/sweeping.py",
+        'tries again: %s", what, error)\n',
+        'tries again: %s", what, error)\n        raise\n',
+        "tests/providers/test_sweeping.py::test_a_tree_that_is_busy_waits_for_the_next_sweep",
+    ),
+    Mutant(
+        "a dead sandbox that could not be ended is never tried again",
+        "src/skerry/providers/local/sweeping.py",
+        "if record.state is State.FAILED and record.slot is not None:",
+        "if False:",
+        "tests/providers/test_sweeping.py::test_a_sandbox_that_cannot_be_ended_is_not_running_and_in_nobody_s_way",
+    ),
 ]

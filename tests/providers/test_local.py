@@ -37,7 +37,7 @@ def engine(home: Path) -> Engine:
 
 @pytest.fixture(autouse=True)
 def nothing_left(home: Path, tmp_path: Path) -> Iterator[None]:
-    Engine(home).prepare()
+    Engine(home).sweep()  # also what killed runs have left on this machine
     before = inventory.take(home)
     yield
     try:
@@ -205,9 +205,14 @@ def test_a_half_made_folder_is_swept(engine: Engine) -> None:
     assert engine.sweep() == [info.id]
 
 
-def test_a_sandbox_whose_home_was_deleted_is_ended_by_the_next_sweep(engine: Engine, tmp_path: Path) -> None:
+@pytest.mark.parametrize("paused", [False, True])
+def test_a_sandbox_whose_home_was_deleted_is_ended_by_the_next_sweep(
+    engine: Engine, tmp_path: Path, paused: bool
+) -> None:
     lost = Engine(tmp_path / "lost")
     info = lost.create(SandboxSpec())
+    if paused:
+        lost.lifecycle.pause(info.id)
     assert inventory.processes_of(info.id)
     done = subprocess.run(["rm", "-rf", tmp_path / "lost"], capture_output=True, text=True)
     assert "busy" in done.stderr  # its pool is still mounted
@@ -216,6 +221,20 @@ def test_a_sandbox_whose_home_was_deleted_is_ended_by_the_next_sweep(engine: Eng
     assert not inventory.processes_of(info.id)
     assert not os.path.ismount(tmp_path / "lost/pool")
     assert not any(engine.cgroups.group(hierarchy, info.id).exists() for hierarchy in engine.cgroups.hierarchies)
+
+
+def test_what_another_run_has_left_is_no_leak_of_this_one_while_it_is_swept(home: Path, tmp_path: Path) -> None:
+    other = Engine(tmp_path / "other")
+    left_over = other.create(SandboxSpec())
+    before = inventory.take(home)
+    assert left_over.id in before.foreign
+    link = other.store.slots / str(left_over.slot)
+    link.unlink()  # as the sweep of any home does it, while its last namespaces and groups still go
+    try:
+        assert inventory.left(before, inventory.settle(home, before, timeout=1.0)) == {}
+    finally:
+        link.symlink_to(other.store.directory(left_over.id))
+        other.destroy(left_over.id)
 
 
 def test_missing_runtime_is_said_with_the_command_that_helps(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,8 +30,8 @@ async def prepare(
 ) -> None:
     """Fetch the source, then run the template's scripts, once in a sandbox's life, whoever else has created it.
 
-    Until it is done the sandbox ends with this process; when it fails, at once. That it is done the provider knows, where
-    it can: what the sandbox's own files say goes with a reset.
+    Until it is done the sandbox ends with this process; when it fails, at once. That it is done the provider knows,
+    where it can: what the sandbox's own files say goes with a reset.
 
     Raises TemplateBuildFailed, and what fetching raises.
     """

@@ -1,12 +1,6 @@
 """Makes, finds and ends sandboxes on this machine. Blocking; safe from any number of threads and processes.
 
-A sandbox's lock is held for every change of it. Its folder decides what it is:
-
-    no record, lock free         who made or removed it died at it    swept
-    pending, lock free           who changed it died at it            finished or undone: see `recovery`
-    running, first process gone  its lifetime or its lease ended      swept
-                                 nothing was done in it for long      stopped; archived or swept when that is due
-                                 otherwise                            failed: its files stay until it is destroyed
+A sandbox's lock is held for every change of it. What becomes of those that nobody holds is in `sweeping`.
 """
 
 from __future__ import annotations
@@ -26,13 +20,11 @@ from skerry.core.config import home, limits
 from skerry.core.errors import (
     Conflict,
     Corrupted,
-    DiskFull,
-    InvalidArgument,
-    ProviderUnavailable,
     QuotaExceeded,
     SandboxFailed,
     SandboxNotFound,
     SandboxStopped,
+    SkerryError,
     Unsupported,
 )
 from skerry.core.models import Event, Resources, SandboxInfo, SandboxSpec, State, Usage
@@ -49,12 +41,12 @@ from skerry.providers.local.record import Record
 from skerry.providers.local.restoring import Restoring, restoring_trees
 from skerry.providers.local.snapshots import Snapshots, snapshots_in
 from skerry.providers.local.states import States
-from skerry.providers.local.storage import Storage, open_storage, release_lost_pools
-from skerry.providers.local.store import KeyTaken, Store, is_id, new_id
+from skerry.providers.local.storage import Storage, open_storage
+from skerry.providers.local.store import KeyTaken, Store, new_id
+from skerry.providers.local.sweeping import KILL_TIMEOUT, Sweeping, trying
 from skerry.providers.local.templates import Templates
 from skerry.providers.local.volumes import Volumes
 
-KILL_TIMEOUT = 10.0
 KEPT_CONNECTIONS = 64
 
 
@@ -84,6 +76,7 @@ class Engine:
         self.volumes = Volumes(self)
         self.states = States(self)
         self.cold = Cold(self)
+        self.sweeping = Sweeping(self)
 
     @property
     def storage(self) -> Storage:
@@ -102,7 +95,7 @@ class Engine:
                 self._prepared = True
                 # What storage cannot do is said to whoever needs it: a broken pool must not keep anybody from
                 # looking at sandboxes and ending them.
-                with contextlib.suppress(ProviderUnavailable, Corrupted, DiskFull, InvalidArgument):
+                with contextlib.suppress(SkerryError, OSError):
                     self.sweep()
 
     # -- create
@@ -152,7 +145,7 @@ class Engine:
             self.save(record, ("created", record.created_at), ("ready", time.time()))
             return record
         except BaseException:
-            self._tear_down(record)
+            self.tear_down(record)
             raise
         finally:
             lock.release()
@@ -237,7 +230,7 @@ class Engine:
         with self.store.lock(sandbox_id) as lock:
             record = self.store.read(sandbox_id)
             if not self._settled(record):  # finishes or undoes what somebody died at
-                self._sweep_locked(sandbox_id)
+                self.sweeping.locked(sandbox_id)
                 record = self.store.read(sandbox_id)
             transitions.require(operation, sandbox_id, record.state, frozenset(allowed) or None)
             yield record, lock
@@ -339,7 +332,7 @@ class Engine:
             return None
         try:
             with self.store.lock(sandbox_id):  # waits for a create that is still under way
-                self._sweep_locked(sandbox_id)  # its maker may have died, or its end may have come
+                self.sweeping.locked(sandbox_id)  # its maker may have died, or its end may have come
                 record = self.store.read(sandbox_id)
         except SandboxNotFound:
             return None
@@ -367,7 +360,7 @@ class Engine:
             except SandboxNotFound:
                 continue
             except Corrupted as error:
-                record = self._guess(sandbox_id, str(error))
+                record = self.guess(sandbox_id, str(error))
             found.append(record.info())
         return sorted(found, key=lambda info: info.created_at)
 
@@ -375,10 +368,18 @@ class Engine:
         """The record as it is now: a dead sandbox is swept or found failed. Raises SandboxNotFound, Corrupted."""
         self._check_id(sandbox_id)
         record = self.store.read(sandbox_id)
-        if not self._settled(record):
-            self._sweep_one(sandbox_id)
+        if self._settled(record):
+            return record
+        try:
+            self.sweeping.one(sandbox_id)
+        except (SkerryError, OSError) as error:
             record = self.store.read(sandbox_id)
-        return record
+            over = not record.alive or record.expired() or record.abandoned()
+            if over and record.state in (State.RUNNING, State.PAUSED):
+                reason = f"it has come to its end, but cannot be ended: {error}"[:600]
+                return dataclasses.replace(record, state=State.FAILED, reason=reason)
+            return record
+        return self.store.read(sandbox_id)
 
     @staticmethod
     def _check_id(sandbox_id: str) -> None:
@@ -481,7 +482,7 @@ class Engine:
             if before.state is State.STOPPING and before.init is not None:
                 before.init.signal_kill()  # whoever waits for it to end by itself need not any more
             with self.store.lock(sandbox_id):
-                self._tear_down(self._read_or_guess(sandbox_id))
+                self.tear_down(self._read_or_guess(sandbox_id))
         except SandboxNotFound:
             return
 
@@ -490,13 +491,13 @@ class Engine:
         try:
             return self.store.read(sandbox_id)
         except Corrupted as error:
-            return self._guess(sandbox_id, str(error))
+            return self.guess(sandbox_id, str(error))
         except SandboxNotFound as error:
             if not self.store.directory(sandbox_id).is_dir():
                 raise
-            return self._guess(sandbox_id, str(error))
+            return self.guess(sandbox_id, str(error))
 
-    def _guess(self, sandbox_id: str, reason: str) -> Record:
+    def guess(self, sandbox_id: str, reason: str) -> Record:
         """A stand-in for a damaged record: failed, with as much as the links tell, which is enough to remove it."""
         return Record(
             id=sandbox_id,
@@ -509,7 +510,7 @@ class Engine:
             reason=reason,
         )
 
-    def _tear_down(self, record: Record) -> None:
+    def tear_down(self, record: Record) -> None:
         """Kill every process, then remove every trace, in an order that lets the next sweep finish it after a crash."""
         with contextlib.suppress(OSError):  # a full disk: then a temporary volume stays
             self.volumes.let_go(record.id)
@@ -517,97 +518,28 @@ class Engine:
         records.remove(self.store.directory(record.id))
         self.halt(record)
         # Without its storage a sandbox goes all the same; its files are found by the sweep when the storage is back.
-        with contextlib.suppress(ProviderUnavailable, Corrupted, OSError):
+        with trying(f"the files of sandbox {record.id}"):
             for tree in (self.upper(record.id), *restoring_trees(self.upper(record.id))):
                 self.storage.remove(tree)
         self.store.forget(record)
-        with contextlib.suppress(ProviderUnavailable, Corrupted, OSError):
+        with trying(f"what only sandbox {record.id} needed"):
             if used := snapshots_in((*record.lowers, *((record.seed,) if record.seed else ()))):
                 self.snapshots.let_go(used)
             if record.spec.volumes:
                 self.volumes.sweep()
 
+    _tear_down = tear_down
+
     def settle(self, sandbox_id: str) -> None:
         """Sweep a sandbox if its end has come."""
-        self._sweep_one(sandbox_id)
+        self.sweeping.one(sandbox_id)
 
     def sweep(self) -> Sequence[str]:
-        """Remove what nobody owns any more; the ids of the sandboxes removed."""
-        self.store.prepare()
-        swept = [sandbox_id for sandbox_id in list(self.store.ids()) if self._sweep_one(sandbox_id)]
-        self.store.sweep_remains()
-        self._sweep_homeless()
-        release_lost_pools()
-        network.tidy()
-        self._sweep_storage()
-        return swept
+        """Remove what nobody owns any more; the ids of the sandboxes removed. What cannot go now is logged.
 
-    def _sweep_storage(self) -> None:
-        for upper in list(self.storage.uppers.iterdir()):
-            # a folder comes before its upper and goes after it
-            if is_id(upper.name) and not self.store.directory(upper.name).exists():
-                self.storage.remove(upper)
-        self.snapshots.sweep()
-        self.volumes.sweep()
-        self.templates.sweep()
-        self.storage.sweep()
-
-    def _sweep_homeless(self) -> None:
-        """End what runs without a folder, because somebody deleted its home: its range is free only after that."""
-        with self.store.allocation():
-            for link, folder in self.store.slot_holders().items():
-                if not folder.is_dir():
-                    self.cgroups.remove(folder.name, KILL_TIMEOUT)
-                    link.unlink(missing_ok=True)
-
-    def _sweep_one(self, sandbox_id: str) -> bool:
-        """Sweep a sandbox whose end has come, or note what became of it; whether it was removed."""
-        try:
-            lock = self.store.lock(sandbox_id)
-        except SandboxNotFound:
-            return False
-        try:
-            if not lock.try_acquire():
-                return False  # somebody is at work on it
-            return self._sweep_locked(sandbox_id)
-        finally:
-            lock.release()
-
-    def _sweep_locked(self, sandbox_id: str) -> bool:
-        try:
-            record = self.store.read(sandbox_id)
-        except Corrupted:
-            return False  # kept for its owner to see
-        except SandboxNotFound as error:
-            if not self.store.directory(sandbox_id).is_dir():
-                return False
-            self._tear_down(self._guess(sandbox_id, str(error)))
-            return True
-        if record.expired() or record.abandoned():
-            self._tear_down(record)
-            return True
-        if record.pending is None and record.state in (State.RUNNING, State.PAUSED) and not record.alive:
-            record = self._note_end(record)
-        if record.pending is not None:
-            record = self.recovery[record.pending](record)
-            record = self.finish(record, record.state)
-        if ending.delete_due(record):
-            self._tear_down(record)
-            return True
-        if ending.archive_due(record):
-            self.cold.archive_due(record)
-        return False
-
-    def _note_end(self, record: Record) -> Record:
-        """Its first process is gone, and it was not asked for: stopped for inactivity, or failed."""
-        words = ending.read_words(launch.Layout(directory=self.store.directory(record.id)).words)
-        if ending.inactive(record, words):
-            return self.begin(record, "stop", state=State.STOPPING)
-        failed = dataclasses.replace(
-            self.advance(record, State.FAILED), reason="its first process was killed", lease=None
-        )
-        self.save(failed, ("error", time.time()))
-        return self.save(self.halt(failed))
+        Raises ProviderUnavailable, Corrupted, DiskFull, InvalidArgument where the storage cannot be used.
+        """
+        return self.sweeping.everything()
 
 
 def _close(connections: dict[str, launch.Started]) -> None:

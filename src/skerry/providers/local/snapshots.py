@@ -30,6 +30,7 @@ from skerry.providers.local.host import ProcessId
 from skerry.providers.local.kept import Kept
 from skerry.providers.local.locks import FileLock
 from skerry.providers.local.record import Record
+from skerry.providers.local.sweeping import trying
 from skerry.wire import Env, EnvReply
 
 if TYPE_CHECKING:
@@ -355,7 +356,8 @@ class Snapshots:
                     leaving.append(tree)
                     waiting += snapshots_in(record.lowers) if record else ()
         for tree in leaving:
-            self._remove_tree(tree)
+            with trying(f"the files of snapshot {tree.name.lstrip(_LEAVING)}"):
+                self._remove_tree(tree)
 
     def _take_away(self, snapshot_id: str, record: Kept | None) -> Path | None:
         """Make a tree that nothing needs unusable; what to remove. The record goes once no sandbox names it."""
@@ -419,12 +421,14 @@ class Snapshots:
                 path.unlink(missing_ok=True)  # written under the lock only
             unfinished = [record.id for record in self._all() if not record.ready and not record.leased]
             for snapshot_id in unfinished:
-                self._remove_tree(self.tree(snapshot_id))
-                self._path(snapshot_id).unlink(missing_ok=True)
+                with trying(f"what was made of snapshot {snapshot_id}"):
+                    self._remove_tree(self.tree(snapshot_id))
+                    self._path(snapshot_id).unlink(missing_ok=True)
         finally:
             lock.release()
         for tree in self._engine.storage.kept.glob(f"{_LEAVING}sn-*"):
-            self._remove_tree(tree)
+            with trying(f"the files of snapshot {tree.name.lstrip(_LEAVING)}"):
+                self._remove_tree(tree)
         known = {path.stem for path in self._directory.glob("sn-*.json")}
         stray = [tree.name for tree in self._engine.storage.kept.glob("sn-*") if tree.name not in known]
         hidden = [record.id for record in self._all() if record.hidden and not record.leased]

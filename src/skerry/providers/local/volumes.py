@@ -38,6 +38,7 @@ from skerry.providers.local.launch import Mount
 from skerry.providers.local.locks import FileLock
 from skerry.providers.local.record import Record
 from skerry.providers.local.storage import typed_errors
+from skerry.providers.local.sweeping import trying
 
 if TYPE_CHECKING:
     from skerry.providers.local.engine import Engine
@@ -121,7 +122,8 @@ class Volumes:
                     f"the volume {name!r} is in use by {', '.join(users)}", hint="destroy those sandboxes first"
                 )
             gone = self._take_away(name)
-        self._engine.storage.remove(gone)
+        with trying(f"the files of volume {name!r}"):
+            self._engine.storage.remove(gone)
 
     # -- for sandboxes
 
@@ -184,7 +186,8 @@ class Volumes:
                 if not users.get(name):
                     self._take_away(name)
         for path in trees.glob(".gone-*"):
-            self._engine.storage.remove(path)
+            with trying(f"the files of a volume, {path},"):
+                self._engine.storage.remove(path)
 
     def _goes_with_its_sandboxes(self, name: str) -> bool:
         try:
