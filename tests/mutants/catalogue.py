@@ -616,4 +616,18 @@ MUTANTS = [
         "if False:",
         "tests/providers/test_sweeping.py::test_a_sandbox_that_cannot_be_ended_is_not_running_and_in_nobody_s_way",
     ),
+    Mutant(
+        "a full sandbox has no room to start",
+        "src/skerry/providers/local/pool.py",
+        "        btrfs.set_limit(path, None)\n",
+        "",
+        "tests/providers/test_storage.py::test_a_sandbox_that_is_full_starts_again_and_can_be_cleared[stop]",
+    ),
+    Mutant(
+        "a sandbox that was started again has no disk limit",
+        "src/skerry/providers/local/pool.py",
+        "            btrfs.set_limit(path, otherwise if before is None else before)\n",
+        "            pass\n",
+        "tests/providers/test_storage.py::test_a_sandbox_that_is_full_starts_again_and_can_be_cleared[stop]",
+    ),
 ]

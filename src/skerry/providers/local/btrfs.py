@@ -32,6 +32,7 @@ _QUOTA_RESCAN_WAIT = 0x942E
 _QGROUP_CREATE = 0x4010942A
 _QGROUP_LIMIT = 0x8030942B
 _LIMIT_REFERENCED = 1
+_NO_LIMIT = 2**64 - 1
 _FIRST_INODE = 256
 
 
@@ -173,9 +174,18 @@ def enable_quotas(path: Path) -> None:
 
 def set_limit(path: Path, size: int | None) -> None:
     """How much the subvolume may refer to, shared or not; None is no limit. Raises OSError."""
-    limit = 0xFFFF_FFFF_FFFF_FFFF if size is None else size
+    most = _NO_LIMIT if size is None else size
     with _directory(path) as fd:
-        _ioctl(fd, _QGROUP_LIMIT, struct.pack("QQQQQQ", 0, _LIMIT_REFERENCED, limit, 0, 0, 0))
+        _ioctl(fd, _QGROUP_LIMIT, struct.pack("QQQQQQ", 0, _LIMIT_REFERENCED, most, 0, 0, 0))
+
+
+def limit(path: Path) -> int | None:
+    """How much the subvolume may refer to; None: it has no limit. Raises OSError."""
+    account = _qgroups(path) / f"0_{subvolume_id(path)}"
+    if not int((account / "limit_flags").read_text(), 0) & _LIMIT_REFERENCED:
+        return None
+    found = int((account / "max_referenced").read_text())
+    return None if found == _NO_LIMIT else found
 
 
 def referenced(path: Path) -> int | None:

@@ -12,7 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 from skerry.core import transitions
@@ -184,13 +184,19 @@ class Engine:
         record = dataclasses.replace(
             record, expires_at=time.time() + lifetime, deadline=boottime() + lifetime, boot=boot_id()
         )
-        started = launch.start(record, directory, self._disk(record), runtime(), self.cgroups, lock)
+        with self._room_to_start(record):
+            started = launch.start(record, directory, self._disk(record), runtime(), self.cgroups, lock)
         self._keep(record.id, started)
         record = dataclasses.replace(record, state=State.RUNNING, init=started.init, started_at=time.time())
         if record.spec.network == "open":
             assert record.slot is not None
             network.attach(record.slot, started.init.pid, self.cgroups.join_files(record.id))
         return record
+
+    def _room_to_start(self, record: Record) -> AbstractContextManager[None]:
+        """overlayfs makes a directory of its own at every start: one that cannot, in a full layer, is read-only."""
+        upper = self.upper(record.id)
+        return self.storage.unlimited(upper, upper_limit(record)) if upper.exists() else nullcontext()
 
     def upper(self, sandbox_id: str) -> Path:
         """What a sandbox wrote."""

@@ -9,6 +9,8 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from skerry.core.config import limits, parse_size
@@ -116,6 +118,18 @@ class BtrfsStorage(Storage):
     def set_limit(self, path: Path, limit: int) -> None:
         self.require_limits("disk")
         btrfs.set_limit(path, limit)
+
+    @contextmanager
+    def unlimited(self, path: Path, otherwise: int | None) -> Iterator[None]:
+        if not self._has_limits():
+            yield
+            return
+        before = btrfs.limit(path)
+        btrfs.set_limit(path, None)
+        try:
+            yield
+        finally:
+            btrfs.set_limit(path, otherwise if before is None else before)
 
     def used(self, path: Path) -> int | None:
         return btrfs.referenced(path)
