@@ -529,7 +529,10 @@ class Engine:
                 self.storage.remove(tree)
         self.store.forget(record)
         with trying(f"what only sandbox {record.id} needed"):
-            if used := snapshots_in((*record.lowers, *((record.seed,) if record.seed else ()))):
+            used = snapshots_in((*record.lowers, *((record.seed,) if record.seed else ())))
+            if record.snapshot is not None and record.snapshot not in used:
+                used.append(record.snapshot)  # deleted, its record is kept for those that name it
+            if used:
                 self.snapshots.let_go(used)
             if record.spec.volumes:
                 self.volumes.sweep()
