@@ -288,7 +288,7 @@ MUTANTS = [
     Mutant(
         "a failed create leaves its folder",
         "src/skerry/providers/local/engine.py",
-        "        except BaseException:\n            self._tear_down(record)\n            raise\n        finally:\n            lock.release()",
+        "        except BaseException:\n            self.tear_down(record)\n            raise\n        finally:\n            lock.release()",
         "        finally:\n            lock.release()",
         "tests/providers/test_local.py::test_a_runtime_that_fails_leaves_nothing",
     ),
@@ -315,9 +315,9 @@ MUTANTS = [
     ),
     Mutant(
         "a dead client's lease is not noticed",
-        "src/skerry/providers/local/engine.py",
-        "        if record.expired() or record.abandoned():\n            self._tear_down(record)",
-        "        if record.expired():\n            self._tear_down(record)",
+        "src/skerry/providers/local/sweeping.py",
+        "        if record.expired() or record.abandoned():\n            engine.tear_down(record)",
+        "        if record.expired():\n            engine.tear_down(record)",
         "tests/crash/test_crash.py::test_a_killed_client_takes_its_leased_sandbox_along",
     ),
     Mutant(
@@ -629,5 +629,12 @@ MUTANTS = [
         "            btrfs.set_limit(path, otherwise if before is None else before)\n",
         "            pass\n",
         "tests/providers/test_storage.py::test_a_sandbox_that_is_full_starts_again_and_can_be_cleared[stop]",
+    ),
+    Mutant(
+        "a record has its name before it is on disk",
+        "src/skerry/providers/local/durable.py",
+        "            if flush:\n                os.fsync(fd)\n",
+        "",
+        "tests/providers/test_durable.py::test_a_file_is_on_disk_before_it_has_its_name_and_the_name_before_the_end",
     ),
 ]

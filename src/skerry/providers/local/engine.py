@@ -537,7 +537,7 @@ class Engine:
             if record.spec.volumes:
                 self.volumes.sweep()
 
-    _tear_down = tear_down
+    _tear_down = tear_down  # as templates.py calls it
 
     def settle(self, sandbox_id: str) -> None:
         """Sweep a sandbox if its end has come."""

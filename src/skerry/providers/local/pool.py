@@ -150,9 +150,12 @@ class PoolStorage(BtrfsStorage):
         self.image = home / "pool.img"
 
     def ready(self) -> bool:
-        if not os.path.ismount(self.root):
-            return False
-        if not self.image.exists():
+        # asked several times in every operation: with as few calls as can tell it
+        try:
+            if os.stat(self.root).st_dev == os.stat(self.home).st_dev:
+                return False
+            os.stat(self.image)
+        except FileNotFoundError:
             return False
         # without accounts: whoever mounted it is about to enable them, or has died at it
         return super().ready() and self._has_limits() and not _is_read_only(self.root)

@@ -13,6 +13,7 @@ from typing import Any
 
 from skerry.core.errors import Corrupted
 from skerry.core.models import Event, Resources, SandboxInfo, SandboxSpec, State, VolumeMount
+from skerry.providers.local.durable import replace_file
 from skerry.providers.local.host import ProcessId, boot_id, boottime
 
 VERSION = 2
@@ -121,7 +122,8 @@ def digest(spec: SandboxSpec) -> str:
 
 def write(directory: Path, record: Record) -> None:
     """Replace the record as a whole: a reader sees the old one or the new one."""
-    replace_file(directory / "record.json", json.dumps({"version": VERSION, **plain(record)}, default=plain).encode())
+    data = json.dumps({"version": VERSION, **plain(record)}, default=plain).encode()
+    replace_file(directory / "record.json", data, flush=False)
 
 
 def plain(value: object) -> dict[str, object]:
@@ -131,19 +133,6 @@ def plain(value: object) -> dict[str, object]:
 
 def remove(directory: Path) -> None:
     (directory / "record.json").unlink(missing_ok=True)
-
-
-def replace_file(path: Path, data: bytes) -> None:
-    """A reader sees the old content or the new one. Raises OSError; the old one stays then."""
-    temporary = path.with_suffix(".new")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        written = os.write(fd, data)
-        if written != len(data):
-            raise OSError(28, "the disk is full", str(temporary))
-    finally:
-        os.close(fd)
-    os.rename(temporary, path)
 
 
 def read(directory: Path) -> Record:
