@@ -637,4 +637,11 @@ MUTANTS = [
         "",
         "tests/providers/test_durable.py::test_a_file_is_on_disk_before_it_has_its_name_and_the_name_before_the_end",
     ),
+    Mutant(
+        "a snapshot can be removed while a sandbox is being made from it",
+        "src/skerry/providers/local/snapshots.py",
+        "                fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)\n",
+        "                pass\n",
+        "tests/providers/test_snapshots.py::test_what_a_create_under_way_needs_outlives_its_deletion[found-pool]",
+    ),
 ]

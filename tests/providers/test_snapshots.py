@@ -17,8 +17,8 @@ import pytest
 
 from skerry import Sandbox
 from skerry.core import errors
-from skerry.core.models import Resources, SandboxSpec, State
-from skerry.providers.local import LocalProvider, kept, snapshots
+from skerry.core.models import Resources, SandboxSpec, State, VolumeMount
+from skerry.providers.local import LocalProvider, kept, launch, snapshots
 from skerry.providers.local.engine import Engine
 from skerry.providers.local.host import ProcessId
 from skerry.providers.local.kept import Kept
@@ -307,6 +307,41 @@ def test_a_snapshot_in_use_by_a_create_under_way_is_not_removed(make: Callable[.
         assert engine.snapshots.tree(made.id).exists()
     engine.sweep()
     assert not engine.snapshots.tree(made.id).exists()
+
+
+@pytest.mark.parametrize("moment", ["found", "starting"])
+def test_what_a_create_under_way_needs_outlives_its_deletion(
+    make: Callable[..., Engine], kind: str, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make(kind)
+    record, sandbox = create(engine)
+    sandbox.files.write("kept", b"data")
+    made = take(engine, record)
+    engine.destroy(record.id)
+    engine.volumes.create("shared", size=None, temporary=False)
+    refused: list[str] = []
+
+    def delete_all() -> None:
+        other = Engine(engine.store.home)  # it sweeps, too
+        other.snapshots.delete(made.id)
+        if moment == "starting":
+            with pytest.raises(errors.Conflict):
+                other.volumes.delete("shared")
+            refused.append("shared")
+
+    owner, name = (Engine, "_create") if moment == "found" else (launch, "start")
+    unchanged = getattr(owner, name)
+    monkeypatch.setattr(owner, name, lambda *args: (delete_all(), unchanged(*args))[1])
+    copy, sandbox = create(engine, snapshot=made.id, volumes=(VolumeMount(name="shared", path="/data"),))
+    monkeypatch.undo()
+    assert sandbox.files.read("kept") == b"data"
+    assert refused == (["shared"] if moment == "starting" else [])
+    with pytest.raises(errors.SnapshotNotFound):
+        engine.snapshots.find(made.id)
+    assert engine.snapshots.tree(made.id).exists()
+    engine.destroy(copy.id)
+    assert not engine.snapshots.tree(made.id).exists()
+    engine.volumes.delete("shared")
 
 
 def test_a_sandbox_left_frozen_in_the_middle_of_a_snapshot_goes_on(make: Callable[..., Engine]) -> None:
