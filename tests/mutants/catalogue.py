@@ -644,4 +644,18 @@ MUTANTS = [
         "                pass\n",
         "tests/providers/test_snapshots.py::test_what_a_create_under_way_needs_outlives_its_deletion[found-pool]",
     ),
+    Mutant(
+        "an id that is a path is destroyed",
+        "src/skerry/providers/local/engine.py",
+        "            self._check_id(sandbox_id)\n            before",
+        "            before",
+        "tests/providers/test_local.py::test_an_id_that_is_a_path_destroys_nothing[directory]",
+    ),
+    Mutant(
+        "a runtime outlives who started it",
+        "launcher/launcher.c",
+        "    die_with(plan.parent);\n    run(",
+        "    run(",
+        "tests/providers/test_local.py::test_the_launcher_and_the_runtime_die_with_who_started_them",
+    ),
 ]

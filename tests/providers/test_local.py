@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -152,6 +153,31 @@ def test_destroy_is_idempotent_and_knows_no_path(engine: Engine) -> None:
             engine.find(bad)
 
 
+@pytest.mark.parametrize("kind", ["pool", "directory"])
+def test_an_id_that_is_a_path_destroys_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    monkeypatch.setenv("SKERRY_STORAGE", kind)
+    engine = Engine(tmp_path / kind)
+    info = engine.create(SandboxSpec())
+    made = engine.snapshots.create(info.id, name=None, description="", hidden=False)
+    engine.volumes.create("data", size=None, temporary=False)
+    for path in (
+        "../snapshots",
+        "../volumes",
+        f"{info.id}/../../snapshots",
+        f"../sandboxes/{info.id}",
+        "sb-x/../../volumes",
+    ):
+        engine.destroy(path)
+        with pytest.raises(errors.SandboxNotFound):
+            engine.events(path, 0)
+    assert engine.get(info.id).state is State.RUNNING
+    assert engine.snapshots.find(made.id).id == made.id
+    assert engine.snapshots.tree(made.id).is_dir()
+    assert engine.volumes.get("data").name == "data"
+    engine.destroy(info.id)
+    engine.snapshots.delete(made.id)
+
+
 def test_limits_above_the_maximum_are_refused_before_anything_is_made(engine: Engine) -> None:
     for resources in (Resources(memory=10**13), Resources(cpu=1000.0), Resources(pids=10**6), Resources(disk=10**12)):
         with pytest.raises(errors.QuotaExceeded):
@@ -254,6 +280,29 @@ def test_a_runtime_that_fails_leaves_nothing(engine: Engine, monkeypatch: pytest
     monkeypatch.undo()
     with pytest.raises(errors.SandboxNotFound):
         engine.find("broken")
+
+
+def test_the_launcher_and_the_runtime_die_with_who_started_them(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    slow = tmp_path / "bin/crun"
+    slow.write_text(f"#!/bin/sh\necho $$ >{tmp_path}/pid.new && mv {tmp_path}/pid.new {tmp_path}/pid\nexec sleep 300\n")
+    slow.chmod(0o755)
+    env = {**os.environ, "SKERRY_HOME": str(home), "PATH": f"{slow.parent}:{os.environ['PATH']}"}
+    client = subprocess.Popen([sys.executable, "-c", "from skerry import Sandbox; Sandbox.create()"], env=env)
+    try:
+        deadline = time.monotonic() + 30
+        while not (tmp_path / "pid").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        runtime = host.ProcessId.of(int((tmp_path / "pid").read_text()))
+        assert runtime is not None
+    finally:
+        client.kill()
+        client.wait()
+    ended = runtime.wait(10)
+    runtime.kill(10)
+    Engine(home).sweep()
+    assert ended
 
 
 @pytest.mark.parametrize(("kind", "size", "rest"), [("directory", 4 << 20, 0), ("pool", 400 << 20, 12 << 20)])

@@ -101,3 +101,25 @@ def test_a_tree_that_is_busy_waits_for_the_next_sweep(
     stubborn.clear()
     ready.sweep()
     assert not any(tree.exists() for tree in busy)
+
+
+@pytest.mark.parametrize("call", ["dirty", "freeze"])
+def test_a_sandbox_that_ends_while_something_is_done_to_it_has_failed(
+    ready: Engine, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    sandbox = ready.create(SandboxSpec()).id
+    there = getattr(Cgroups, call)
+
+    def ends(self: Cgroups, sandbox_id: str) -> object:
+        kill(ready, sandbox_id)
+        self.remove(sandbox_id)
+        return there(self, sandbox_id)
+
+    monkeypatch.setattr(Cgroups, call, ends)
+    with pytest.raises(errors.SandboxFailed, match="just ended"):
+        if call == "dirty":
+            ready.snapshots.create(sandbox, name=None, description="", hidden=False)
+        else:
+            ready.lifecycle.pause(sandbox)
+    assert ready.get(sandbox).state is State.FAILED
+    assert not list(ready.snapshots.list())

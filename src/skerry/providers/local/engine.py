@@ -290,7 +290,7 @@ class Engine:
 
     def _keep(self, sandbox_id: str, started: launch.Started) -> None:
         self._connections[sandbox_id] = started
-        if len(self._connections) > KEPT_CONNECTIONS and (oldest := next(iter(self._connections), None)):
+        for oldest in list(self._connections)[:-KEPT_CONNECTIONS]:  # a copy: other threads change it
             self.close_connection(oldest)
 
     def take_connection(self, sandbox_id: str) -> launch.Started | None:
@@ -414,6 +414,7 @@ class Engine:
         return launch.Layout(directory=self.store.directory(sandbox_id)).socket
 
     def events(self, sandbox_id: str, since: int) -> Sequence[Event]:
+        self._check_id(sandbox_id)
         self.store.read(sandbox_id)
         return records.read_events(self.store.directory(sandbox_id), sandbox_id, since)
 
@@ -484,6 +485,7 @@ class Engine:
         """End it and remove everything of it; one that is not there is no error."""
         self.prepare()
         try:
+            self._check_id(sandbox_id)
             before = self._read_or_guess(sandbox_id)
             if before.state is State.STOPPING and before.init is not None:
                 before.init.signal_kill()  # whoever waits for it to end by itself need not any more
@@ -552,8 +554,9 @@ class Engine:
 
 
 def _close(connections: dict[str, launch.Started]) -> None:
-    while connections:
-        connections.popitem()[1].connection.close()
+    for sandbox_id in list(connections):
+        if started := connections.pop(sandbox_id, None):
+            started.connection.close()
 
 
 def _check_room(base: Base, granted: Resources) -> None:

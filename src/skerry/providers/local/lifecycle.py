@@ -132,7 +132,8 @@ class Lifecycle:
             record = engine.begin(record, "pause")
             engine.close_connection(sandbox_id)
             try:
-                engine.cgroups.freeze(sandbox_id)
+                with ending.noticed(sandbox_id):
+                    engine.cgroups.freeze(sandbox_id)
             except BaseException:
                 self._settle(self._run_on(record), State.RUNNING)
                 raise

@@ -137,13 +137,16 @@ class Snapshots:
         return announced
 
     def _copy(self, record: Record, made: Kept) -> None:
-        """Raises DiskFull, OSError."""
+        """Raises DiskFull, OSError, SandboxFailed where it has just ended."""
         engine = self._engine
         running = record.state is State.RUNNING
         try:
             if running:
-                engine.storage.settle(engine.cgroups.dirty(record.id))  # before it, not while, everything stands still
-                engine.cgroups.freeze(record.id)
+                with ending.noticed(record.id):
+                    dirty = engine.cgroups.dirty(record.id)
+                engine.storage.settle(dirty)  # before it, not while, everything stands still
+                with ending.noticed(record.id):
+                    engine.cgroups.freeze(record.id)
             engine.storage.copy(engine.upper(record.id), self.tree(made.id), read_only=True)
         finally:
             if running:
