@@ -425,6 +425,17 @@ def test_a_sandbox_that_does_not_run_is_snapshotted_and_restored_too(make: Calla
     assert Sandbox.get(copy.id, provider=LocalProvider(engine)).files.read("/workspace/file") == b"kept"
 
 
+def test_a_snapshot_of_a_paused_sandbox_has_the_variables_in_force(make: Callable[..., Engine]) -> None:
+    engine = make()
+    record, sandbox = create(engine, env={"A": "1"}, secrets={"KEY": "secret"})
+    sandbox.env.set("B", "2")
+    engine.lifecycle.pause(record.id)
+    made = take(engine, record)
+    assert (made.env.get("A"), made.env.get("B"), made.env.get("KEY")) == ("1", "2", None)
+    engine.lifecycle.resume(record.id)
+    assert sandbox.exec("echo $A$B$KEY").stdout == "12secret\n"
+
+
 def test_an_archived_sandbox_is_to_be_started_first(make: Callable[..., Engine]) -> None:
     engine = make()
     record, _ = create(engine)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import signal
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -116,10 +118,9 @@ def test_a_sandbox_that_ends_while_something_is_done_to_it_has_failed(
         return there(self, sandbox_id)
 
     monkeypatch.setattr(Cgroups, call, ends)
+    take = partial(ready.snapshots.create, name=None, description="", hidden=False)
+    do: Callable[[str], object] = take if call == "dirty" else ready.lifecycle.pause
     with pytest.raises(errors.SandboxFailed, match="just ended"):
-        if call == "dirty":
-            ready.snapshots.create(sandbox, name=None, description="", hidden=False)
-        else:
-            ready.lifecycle.pause(sandbox)
+        do(sandbox)
     assert ready.get(sandbox).state is State.FAILED
     assert not list(ready.snapshots.list())

@@ -35,7 +35,7 @@ class Record:
     base_env: dict[str, str] = field(default_factory=dict)
     """The template's variables, and those of the snapshot it was made from."""
     env: dict[str, str] | None = None
-    """All variables but secrets as they were when it last stopped; None: those it was created with."""
+    """All variables but secrets as they were when it last stopped or paused; None: those it was created with."""
     lowers: tuple[str, ...] = ()
     """The read-only layers under its own, topmost first, relative to SKERRY_HOME."""
     host: bool = True

@@ -79,7 +79,7 @@ class Snapshots:
         with engine.changing(sandbox_id, "snapshot", *allowed) as (record, _):
             if record.state is State.ARCHIVED:
                 raise Conflict(f"cannot snapshot sandbox {sandbox_id}: it is archived", hint="start it first")
-            env = self._environment(record)
+            env = self.environment(record)
             made = self._announce(record, env, name, description, hidden)
             try:
                 engine.begin(record, "snapshot", taken=made.id)
@@ -95,8 +95,11 @@ class Snapshots:
                 engine.save(dataclasses.replace(record, snapshot=made.id), ("snapshot_created", made.created_at))
         return made
 
-    def _environment(self, record: Record) -> dict[str, str]:
-        """The variables without the secrets: of one that runs those in force, else those of its next start."""
+    def environment(self, record: Record) -> dict[str, str]:
+        """The variables without the secrets: of one that runs those in force, else those it stopped, paused or began with.
+
+        Raises ConnectionLost, Corrupted.
+        """
         if record.state is State.RUNNING:
             path, token = self._engine.socket(record.id), bytes.fromhex(record.token)
             reply = control.request(path, token, Env(), EnvReply, timeout=ANSWER_TIMEOUT)
