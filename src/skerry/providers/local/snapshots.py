@@ -96,7 +96,7 @@ class Snapshots:
         return made
 
     def environment(self, record: Record) -> dict[str, str]:
-        """The variables without the secrets: of one that runs those in force, else those it stopped, paused or began with.
+        """The variables without the secrets: of one that runs those in force, else those it stopped or paused with.
 
         Raises ConnectionLost, Corrupted.
         """
