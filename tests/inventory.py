@@ -8,8 +8,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from skerry.providers.local.host import BINARIES
+
 AGENT_ARGUMENT = b"/.skerry/agent"
-PROGRAMS = ("agent", "launcher", "dns")
+PROGRAMS = {os.fsencode(BINARIES / name) for name in ("agent", "launcher", "dns")}
+"""Those of this source tree: another one may be at work on the same machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +119,7 @@ def _sandbox_processes() -> Iterable[tuple[int, str]]:
             command = Path(f"/proc/{name}/cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        ours = any(os.path.basename(command[0]) == program.encode() and b"_bin" in command[0] for program in PROGRAMS)
+        ours = command[0] in PROGRAMS
         if "/skerry/sb-" in cgroup or command[0] == AGENT_ARGUMENT or ours:
             yield int(name), cgroup + repr(command)
 
