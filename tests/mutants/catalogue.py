@@ -642,7 +642,7 @@ MUTANTS = [
         "src/skerry/providers/local/snapshots.py",
         "                fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)\n",
         "                pass\n",
-        "tests/providers/test_snapshots.py::test_what_a_create_under_way_needs_outlives_its_deletion[found-pool]",
+        "tests/providers/test_snapshots.py::test_what_a_create_under_way_needs_outlives_its_deletion[pool-found]",
     ),
     Mutant(
         "an id that is a path is destroyed",
