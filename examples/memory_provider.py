@@ -154,7 +154,8 @@ class MemoryProvider(Provider, Deadlines, Leases):
 
     async def record_lease(self, sandbox_id: str, *, held: bool = True) -> None:
         box = await self._box(sandbox_id)
-        box.info = replace(box.info, leased_to=os.getpid() if held else None)
+        prepared = box.info.prepared or (box.spec.leased and not held)
+        box.info = replace(box.info, leased_to=os.getpid() if held else None, prepared=prepared)
 
 
 def _describe(spec: SandboxSpec, workdir: Path) -> SandboxInfo:

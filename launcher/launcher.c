@@ -311,6 +311,12 @@ static void limit(int resource, rlim_t value) {
     if (setrlimit(resource, &bounds)) die("rlimit %d", resource);
 }
 
+/* Any change of ids takes it back: it is asked for again after the last one. */
+static void die_with(pid_t parent) {
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)) die("parent death signal");
+    if (getppid() != parent) _exit(1); /* it died before that took hold */
+}
+
 static void await_go(int fd) {
     char byte;
     if (read(fd, &byte, 1) != 1) _exit(1); /* the caller gave up */
@@ -379,8 +385,7 @@ int main(int argc, char **argv) {
     char **runtime = parse(argc, argv, &plan);
     if (!*runtime || plan.ids < ID_COUNT || !plan.lowers || !plan.upper || !plan.scratch || !plan.root || !plan.userns)
         errno = EINVAL, die("usage");
-    if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)) die("parent death signal");
-    if (getppid() != plan.parent) _exit(1); /* it died before that took hold */
+    die_with(plan.parent);
     if (plan.oom) open_as("/dev/null", O_PATH, oom_number(plan.oom)); /* nothing else is to get that number */
     read_caps();
     if (unshare(CLONE_NEWNS)) die("unshare mount namespace");
@@ -399,5 +404,6 @@ int main(int argc, char **argv) {
     for (int i = 0; i < plan.volumes; i++) mount_volume(&plan, root, plan.volume[i], userns);
     for (int i = 0; i < plan.binds; i++) mount_bound(root, plan.bind[i]);
     if (chdir("/")) die("chdir /");
+    die_with(plan.parent);
     run(&plan, root, runtime);
 }

@@ -8,10 +8,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import skerry
+from skerry.providers.local.host import BINARIES
 
 AGENT_ARGUMENT = b"/.skerry/agent"
-PROGRAMS = [bytes(Path(skerry.__file__).parent / "_bin" / name) for name in ("agent", "launcher", "dns")]
+PROGRAMS = {os.fsencode(BINARIES / name) for name in ("agent", "launcher", "dns")}
+"""Those of this source tree: another one may be at work on the same machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,8 @@ class Inventory:
     devices: frozenset[str]
     loops: frozenset[str]
     folders: frozenset[str]
+    foreign: frozenset[str]
+    """The sandboxes and devices of other homes, which are not among these."""
 
     def counts(self) -> dict[str, int]:
         return {
@@ -51,11 +54,15 @@ def left(before: Inventory, after: Inventory) -> dict[str, object]:
     return found
 
 
-def take(home: Path) -> Inventory:
-    """Everything but what belongs to sandboxes of another SKERRY_HOME, which somebody else may be using."""
-    foreign = _foreign(home)
+def take(home: Path, known: frozenset[str] = frozenset()) -> Inventory:
+    """Everything but what belongs to sandboxes of another SKERRY_HOME, which somebody else may be using.
+
+    `known` are foreign ones from before: what is left of one that is just being swept does not become ours.
+    """
+    foreign = _foreign(home) | known
     groups = list(Path("/sys/fs/cgroup").glob("*/skerry/sb-*"))
     seen = list(_sandbox_processes())
+    devices = frozenset(os.listdir("/sys/class/net"))
     foreign |= _foreign(home)  # those that came meanwhile
     strangers = {pid for pid, owner in seen if any(name in owner for name in foreign)}
     return Inventory(
@@ -64,9 +71,10 @@ def take(home: Path) -> Inventory:
         mounts=sum("/pool btrfs " not in line for line in Path("/proc/self/mounts").read_text().splitlines()),
         cgroups=frozenset(str(path) for path in groups if path.name not in foreign),
         namespaces=len(set(_namespaces(strangers))),
-        devices=frozenset(os.listdir("/sys/class/net")) - _foreign_devices(home),
+        devices=devices - foreign,
         loops=frozenset(_loops()),
         folders=frozenset(_folders(home)),
+        foreign=frozenset(foreign),
     )
 
 
@@ -74,7 +82,7 @@ def settle(home: Path, before: Inventory, timeout: float = 10.0) -> Inventory:
     """The inventory once nothing is left, or what it is when time is up: the kernel frees namespaces a little later."""
     deadline = time.monotonic() + timeout
     while True:
-        now = take(home)
+        now = take(home, before.foreign)
         if not left(before, now) or time.monotonic() > deadline:
             return now
         time.sleep(0.02)
@@ -90,7 +98,7 @@ def _loops() -> Iterator[str]:
 
 
 def _foreign(home: Path) -> set[str]:
-    """The ids of sandboxes of other homes."""
+    """The ids of sandboxes of other homes, and their network devices, which have the number of the id range."""
     found = set()
     slots = Path("/run/skerry/slots")
     for link in slots.iterdir() if slots.is_dir() else ():
@@ -99,20 +107,7 @@ def _foreign(home: Path) -> set[str]:
         except FileNotFoundError:
             continue
         if not target.startswith(f"{home}/"):
-            found.add(os.path.basename(target))
-    return found
-
-
-def _foreign_devices(home: Path) -> set[str]:
-    """The network devices of sandboxes of other homes: they have the number of the id range."""
-    found = set()
-    slots = Path("/run/skerry/slots")
-    for link in slots.iterdir() if slots.is_dir() else ():
-        try:
-            if not os.readlink(link).startswith(f"{home}/"):
-                found.add(f"skv{link.name}")
-        except FileNotFoundError:
-            continue
+            found |= {os.path.basename(target), f"skv{link.name}"}
     return found
 
 
@@ -124,7 +119,7 @@ def _sandbox_processes() -> Iterable[tuple[int, str]]:
             command = Path(f"/proc/{name}/cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        ours = command[0] in PROGRAMS  # not those of another checkout, which somebody else may be testing
+        ours = command[0] in PROGRAMS
         if "/skerry/sb-" in cgroup or command[0] == AGENT_ARGUMENT or ours:
             yield int(name), cgroup + repr(command)
 

@@ -21,8 +21,8 @@ import pyseccomp
 POLICY = Path(__file__).parents[1] / "src/skerry/providers/local/seccomp.py"
 
 AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-LOAD, GREATER_EQUAL, EQUAL, ANY_BIT, RETURN = 0x20, 0x35, 0x15, 0x45, 0x06
-NUMBER, ARCH, FIRST_ARGUMENT = 0, 4, 16
+LOAD, AND, GREATER_EQUAL, EQUAL, ANY_BIT, RETURN = 0x20, 0x54, 0x35, 0x15, 0x45, 0x06
+NUMBER, ARCH, FIRST_ARGUMENT, SECOND_ARGUMENT = 0, 4, 16, 24
 ALLOW, ERRNO = 0x7FFF0000, 0x00050000
 X32 = 0x4000_0000
 """Calls of the x32 mode start here; there are none for a sandbox."""
@@ -60,6 +60,13 @@ def without_bits(bits: int, otherwise: int) -> list[Instruction]:
     return [(LOAD, 0, 0, FIRST_ARGUMENT), (ANY_BIT, 1, 0, bits), *answer(ALLOW), *answer(otherwise)]
 
 
+def not_of_type(mask: int, kind: int, exceptions: tuple[int, ...], otherwise: int) -> list[Instruction]:
+    """Allow a call whose second argument, an int to the kernel, is not of a kind, or is one of `exceptions`."""
+    tests = [(EQUAL, len(exceptions) - index, 0, value) for index, value in enumerate(exceptions)]
+    end = [(LOAD, 0, 0, SECOND_ARGUMENT), *tests, *answer(otherwise), *answer(ALLOW)]
+    return [(LOAD, 0, 0, SECOND_ARGUMENT), (AND, 0, 0, mask), (EQUAL, 0, len(end) - 1, kind), *end]
+
+
 def search(ranges: list[tuple[int, list[Instruction]]]) -> list[Instruction]:
     """Binary search over ranges, each with its first number and what to do with it."""
     if len(ranges) == 1:
@@ -78,6 +85,7 @@ def build(policy: ModuleType) -> list[Instruction]:
         ("clone", without_bits(policy.NAMESPACE_FLAGS, unlisted)),
         ("socket", one_of(policy.SOCKET_FAMILIES, unlisted)),
         ("personality", one_of(policy.PERSONALITIES, unlisted)),
+        ("ioctl", not_of_type(policy.IOCTL_TYPE, policy.BTRFS_IOCTLS, policy.SHARED_IOCTLS, refused)),
     ):
         actions |= dict.fromkeys(numbers([name]), block)
     ranges: list[tuple[int, list[Instruction]]] = []

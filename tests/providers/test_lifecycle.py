@@ -401,6 +401,40 @@ def test_inactivity_stops_and_the_rest_counts_from_the_same_moment(engine: Engin
     until(lambda: engine.get(busy).state is State.STOPPED)
 
 
+def test_inactivity_is_counted_on_when_whoever_made_it_is_gone(engine: Engine) -> None:
+    code = (
+        "import time\nfrom skerry import Sandbox\n"
+        "sandbox = Sandbox.create(auto_stop=1, auto_archive=4)\nsandbox.exec('true')\nprint(sandbox.id, time.time())"
+    )
+    env = {**os.environ, "SKERRY_HOME": str(engine.store.home)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, timeout=60)
+    sandbox_id, active = done.stdout.split()
+    init = engine.store.read(sandbox_id).init
+    assert init is not None
+    assert init.wait(PATIENCE)
+    time.sleep(1.5)  # that nobody looked when it stopped is of no importance
+    engine.sweep()
+    record = engine.store.read(sandbox_id)
+    assert record.last_active_at is not None
+    assert -1 < record.last_active_at - float(active) < 2  # the agent looks every quarter of a second
+    if time.time() < record.last_active_at + 4:
+        assert record.state is State.STOPPED
+    time.sleep(max(0.0, record.last_active_at + 4 - time.time()))
+    engine.sweep()
+    assert engine.get(sandbox_id).state is State.ARCHIVED
+
+
+def test_a_restore_is_no_inactivity(engine: Engine) -> None:
+    sandbox_id = engine.create(SandboxSpec(auto_archive=60.0)).id
+    snapshot = engine.snapshots.create(sandbox_id, name=None, description="", hidden=False)
+    engine.lifecycle.stop(sandbox_id, 0)
+    engine.save(dataclasses.replace(engine.store.read(sandbox_id), last_active_at=time.time() - 61))
+    engine.restoring.restore(sandbox_id, snapshot.id)
+    engine.snapshots.delete(snapshot.id)
+    engine.sweep()
+    assert engine.get(sandbox_id).state is State.STOPPED
+
+
 def test_what_was_stopped_is_archived_and_deleted_when_that_is_due(engine: Engine) -> None:
     sandbox_id = engine.create(SandboxSpec(auto_archive=60.0, auto_delete=120.0)).id
     engine.lifecycle.stop(sandbox_id, 0)

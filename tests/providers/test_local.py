@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import os
 import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from skerry.core import errors
-from skerry.core.models import Resources, SandboxSpec, State
+from skerry.core.models import Changes, Resources, SandboxSpec, State
 from skerry.providers.local import LocalProvider, host, record
 from skerry.providers.local.engine import Engine
 from skerry.providers.local.store import host_id
@@ -36,7 +38,7 @@ def engine(home: Path) -> Engine:
 
 @pytest.fixture(autouse=True)
 def nothing_left(home: Path, tmp_path: Path) -> Iterator[None]:
-    Engine(home).prepare()
+    Engine(home).sweep()  # also what killed runs have left on this machine
     before = inventory.take(home)
     yield
     try:
@@ -76,6 +78,56 @@ def test_an_idempotency_key_gives_the_same_sandbox(engine: Engine) -> None:
     engine.destroy(again.id)
 
 
+def test_a_key_gives_the_same_sandbox_whatever_became_of_it_and_of_what_it_was_made_from(engine: Engine) -> None:
+    origin = engine.create(SandboxSpec(secrets={"TOKEN": "t"}))
+    snapshot = engine.snapshots.create(origin.id, name=None, description="", hidden=False)
+    asked = SandboxSpec(idempotency_key="k", snapshot=snapshot.id, secrets_of=origin.id, env={"A": "1"})
+    first = engine.create(asked)
+    engine.destroy(origin.id)
+    engine.snapshots.delete(snapshot.id)
+    changes: list[Callable[[], object]] = [
+        lambda: engine.lifecycle.reset(first.id, hard=True),
+        lambda: engine.lifecycle.restart(first.id, Changes(env={"A": "2"}), 1.0),
+        lambda: engine.record_lease(first.id, False),
+        lambda: engine.lifecycle.pause(first.id),
+        lambda: engine.lifecycle.resume(first.id),
+        lambda: engine.lifecycle.stop(first.id, 1.0),
+        lambda: engine.cold.archive(first.id, None),
+    ]
+    for change in changes:
+        change()
+        assert engine.create(asked).id == first.id
+        with pytest.raises(errors.Conflict):
+            engine.create(dataclasses.replace(asked, env={"A": "2"}))
+        with pytest.raises(errors.Conflict):
+            engine.create(dataclasses.replace(asked, source="another"))
+    engine.destroy(first.id)
+    with pytest.raises(errors.SkerryError):  # now it would be a new one, and there is nothing to make it from
+        engine.create(asked)
+
+
+def test_a_key_whose_sandbox_has_come_to_its_end_makes_a_new_one(engine: Engine) -> None:
+    asked = SandboxSpec(idempotency_key="k")
+    first = engine.create(asked)
+    engine.save(dataclasses.replace(first, deadline=1.0, expires_at=1.0))
+    second = engine.create(asked)
+    assert second.id != first.id
+    engine.destroy(second.id)
+
+
+async def test_a_cancelled_second_create_under_a_key_ends_nobody_s_sandbox(engine: Engine) -> None:
+    provider = LocalProvider(engine)
+    asked = SandboxSpec(idempotency_key="k")
+    first = await provider.create(asked)
+    again = asyncio.create_task(provider.create(asked))
+    await asyncio.sleep(0)
+    again.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await again
+    assert [info.id for info in await provider.list()] == [first.id]
+    await provider.destroy(first.id)
+
+
 def test_the_same_key_from_many_threads_makes_one_sandbox(engine: Engine) -> None:
     ids: list[str] = []
     threads = [
@@ -99,6 +151,31 @@ def test_destroy_is_idempotent_and_knows_no_path(engine: Engine) -> None:
     for bad in ("../../etc", "sb-../../x", "", "a/b", "nobody"):
         with pytest.raises(errors.SandboxNotFound):
             engine.find(bad)
+
+
+@pytest.mark.parametrize("kind", ["pool", "directory"])
+def test_an_id_that_is_a_path_destroys_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    monkeypatch.setenv("SKERRY_STORAGE", kind)
+    engine = Engine(tmp_path / kind)
+    info = engine.create(SandboxSpec())
+    made = engine.snapshots.create(info.id, name=None, description="", hidden=False)
+    engine.volumes.create("data", size=None, temporary=False)
+    for path in (
+        "../snapshots",
+        "../volumes",
+        f"{info.id}/../../snapshots",
+        f"../sandboxes/{info.id}",
+        "sb-x/../../volumes",
+    ):
+        engine.destroy(path)
+        with pytest.raises(errors.SandboxNotFound):
+            engine.events(path, 0)
+    assert engine.get(info.id).state is State.RUNNING
+    assert engine.snapshots.find(made.id).id == made.id
+    assert engine.snapshots.tree(made.id).is_dir()
+    assert engine.volumes.get("data").name == "data"
+    engine.destroy(info.id)
+    engine.snapshots.delete(made.id)
 
 
 def test_limits_above_the_maximum_are_refused_before_anything_is_made(engine: Engine) -> None:
@@ -154,9 +231,14 @@ def test_a_half_made_folder_is_swept(engine: Engine) -> None:
     assert engine.sweep() == [info.id]
 
 
-def test_a_sandbox_whose_home_was_deleted_is_ended_by_the_next_sweep(engine: Engine, tmp_path: Path) -> None:
+@pytest.mark.parametrize("paused", [False, True])
+def test_a_sandbox_whose_home_was_deleted_is_ended_by_the_next_sweep(
+    engine: Engine, tmp_path: Path, paused: bool
+) -> None:
     lost = Engine(tmp_path / "lost")
     info = lost.create(SandboxSpec())
+    if paused:
+        lost.lifecycle.pause(info.id)
     assert inventory.processes_of(info.id)
     done = subprocess.run(["rm", "-rf", tmp_path / "lost"], capture_output=True, text=True)
     assert "busy" in done.stderr  # its pool is still mounted
@@ -165,6 +247,20 @@ def test_a_sandbox_whose_home_was_deleted_is_ended_by_the_next_sweep(engine: Eng
     assert not inventory.processes_of(info.id)
     assert not os.path.ismount(tmp_path / "lost/pool")
     assert not any(engine.cgroups.group(hierarchy, info.id).exists() for hierarchy in engine.cgroups.hierarchies)
+
+
+def test_what_another_run_has_left_is_no_leak_of_this_one_while_it_is_swept(home: Path, tmp_path: Path) -> None:
+    other = Engine(tmp_path / "other")
+    left_over = other.create(SandboxSpec())
+    before = inventory.take(home)
+    assert left_over.id in before.foreign
+    link = other.store.slots / str(left_over.slot)
+    link.unlink()  # as the sweep of any home does it, while its last namespaces and groups still go
+    try:
+        assert inventory.left(before, inventory.settle(home, before, timeout=1.0)) == {}
+    finally:
+        link.symlink_to(other.store.directory(left_over.id))
+        other.destroy(left_over.id)
 
 
 def test_missing_runtime_is_said_with_the_command_that_helps(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,6 +280,29 @@ def test_a_runtime_that_fails_leaves_nothing(engine: Engine, monkeypatch: pytest
     monkeypatch.undo()
     with pytest.raises(errors.SandboxNotFound):
         engine.find("broken")
+
+
+def test_the_launcher_and_the_runtime_die_with_who_started_them(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    slow = tmp_path / "bin/crun"
+    slow.write_text(f"#!/bin/sh\necho $$ >{tmp_path}/pid.new && mv {tmp_path}/pid.new {tmp_path}/pid\nexec sleep 300\n")
+    slow.chmod(0o755)
+    env = {**os.environ, "SKERRY_HOME": str(home), "PATH": f"{slow.parent}:{os.environ['PATH']}"}
+    client = subprocess.Popen([sys.executable, "-c", "from skerry import Sandbox; Sandbox.create()"], env=env)
+    try:
+        deadline = time.monotonic() + 30
+        while not (tmp_path / "pid").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        runtime = host.ProcessId.of(int((tmp_path / "pid").read_text()))
+        assert runtime is not None
+    finally:
+        client.kill()
+        client.wait()
+    ended = runtime.wait(10)
+    runtime.kill(10)
+    Engine(home).sweep()
+    assert ended
 
 
 @pytest.mark.parametrize(("kind", "size", "rest"), [("directory", 4 << 20, 0), ("pool", 400 << 20, 12 << 20)])

@@ -16,10 +16,10 @@ ARCH = AUDIT_ARCH[platform.machine()]
 UNLISTED, REFUSED = ERRNO | seccomp.UNLISTED_ERRNO, ERRNO | seccomp.REFUSED_ERRNO
 
 
-def run(number: int, argument: int = 0, arch: int = ARCH) -> int:
+def run(number: int, argument: int = 0, arch: int = ARCH, *, second: int = 0) -> int:
     """Interpret the filter as the kernel would."""
     program = list(struct.iter_unpack("HBBI", Path(host.binary("seccomp.bpf")).read_bytes()))
-    data = struct.pack("<IIQQ", number, arch, 0, argument)
+    data = struct.pack("<IIQQQ", number, arch, 0, argument, second)
     accumulator, position = 0, 0
     while True:
         code, yes, no, value = program[position]
@@ -28,6 +28,8 @@ def run(number: int, argument: int = 0, arch: int = ARCH) -> int:
             return int(value)
         if code == 0x20:
             accumulator = struct.unpack_from("<I", data, value)[0]
+        elif code == 0x54:
+            accumulator &= value
         elif code in (0x15, 0x35, 0x45):
             met = {0x15: accumulator == value, 0x35: accumulator >= value, 0x45: bool(accumulator & value)}[code]
             position += yes if met else no
@@ -42,7 +44,7 @@ def number_of(name: str) -> int:
 def test_every_call_is_answered_as_the_policy_says() -> None:
     wanted = {number_of(name): REFUSED for name in seccomp.REFUSED}
     wanted |= {number_of(name): ALLOW for name in seccomp.ALLOWED}
-    checked = {number_of(name) for name in ("clone", "socket", "personality")}
+    checked = {number_of(name) for name in ("clone", "socket", "personality", "ioctl")}
     for number in set(range(1024)) - checked:
         assert run(number) == wanted.get(number, UNLISTED), number
 
@@ -66,3 +68,27 @@ def test_arguments_are_looked_at() -> None:
     assert run(number_of("personality"), 0xFFFF_FFFF) == ALLOW
     assert run(number_of("personality"), 0x0040_0000) == UNLISTED
     assert number_of("clone3") not in {number_of(name) for name in seccomp.ALLOWED}
+
+
+def test_btrfs_s_own_requests_are_refused_and_no_others() -> None:
+    ioctl = number_of("ioctl")
+    for number in range(256):
+        for head in (0x0000_9400, 0x5000_9400, 0xD000_9400, 0xFFFF_FFFF_5000_9400, 0x1_0000_9400):
+            request = head | number
+            shared = request & 0xFFFF_FFFF in seccomp.SHARED_IOCTLS
+            assert run(ioctl, second=request) == (ALLOW if shared else REFUSED), hex(request)
+    for request in (*seccomp.SHARED_IOCTLS, 0xFFFF_FFFF_C018_9436, *(kind << 8 for kind in range(256) if kind != 0x94)):
+        assert run(ioctl, second=request) == ALLOW, hex(request)
+
+
+def test_the_rules_for_other_runtimes_say_the_same_of_ioctl() -> None:
+    rules = [rule for rule in seccomp.oci_rules()["syscalls"] if "ioctl" in rule["names"]]  # type: ignore[attr-defined]
+
+    def allowed(request: int) -> bool:
+        compared = [argument for rule in rules for argument in rule["args"]]
+        return any(request & each["value"] == each["valueTwo"] for each in compared)
+
+    for request in (0x5401, 0x9509, 0x1409, 0xB409, *seccomp.SHARED_IOCTLS, 0xFFFF_FFFF_C018_9436):
+        assert allowed(request), hex(request)
+    for request in (0x5000_940E, 0x5000_9417, 0x9409, 0x5000_943F, 0xD000_9411):
+        assert not allowed(request), hex(request)

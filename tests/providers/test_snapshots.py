@@ -17,8 +17,8 @@ import pytest
 
 from skerry import Sandbox
 from skerry.core import errors
-from skerry.core.models import Resources, SandboxSpec, State
-from skerry.providers.local import LocalProvider, kept, snapshots
+from skerry.core.models import Resources, SandboxSpec, State, VolumeMount
+from skerry.providers.local import LocalProvider, kept, launch, snapshots
 from skerry.providers.local.engine import Engine
 from skerry.providers.local.host import ProcessId
 from skerry.providers.local.kept import Kept
@@ -345,6 +345,41 @@ def test_a_snapshot_in_use_by_a_create_under_way_is_not_removed(make: Callable[.
     assert not engine.snapshots.tree(made.id).exists()
 
 
+@pytest.mark.parametrize("moment", ["found", "starting"])
+def test_what_a_create_under_way_needs_outlives_its_deletion(
+    make: Callable[..., Engine], kind: str, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make(kind)
+    record, sandbox = create(engine)
+    sandbox.files.write("kept", b"data")
+    made = take(engine, record)
+    engine.destroy(record.id)
+    engine.volumes.create("shared", size=None, temporary=False)
+    refused: list[str] = []
+
+    def delete_all() -> None:
+        other = Engine(engine.store.home)  # it sweeps, too
+        other.snapshots.delete(made.id)
+        if moment == "starting":
+            with pytest.raises(errors.Conflict):
+                other.volumes.delete("shared")
+            refused.append("shared")
+
+    owner, name = (Engine, "_create") if moment == "found" else (launch, "start")
+    unchanged = getattr(owner, name)
+    monkeypatch.setattr(owner, name, lambda *args: (delete_all(), unchanged(*args))[1])
+    copy, sandbox = create(engine, snapshot=made.id, volumes=(VolumeMount(name="shared", path="/data"),))
+    monkeypatch.undo()
+    assert sandbox.files.read("kept") == b"data"
+    assert refused == (["shared"] if moment == "starting" else [])
+    with pytest.raises(errors.SnapshotNotFound):
+        engine.snapshots.find(made.id)
+    assert engine.snapshots.tree(made.id).exists()
+    engine.destroy(copy.id)
+    assert not engine.snapshots.tree(made.id).exists()
+    engine.volumes.delete("shared")
+
+
 def test_a_sandbox_left_frozen_in_the_middle_of_a_snapshot_goes_on(make: Callable[..., Engine]) -> None:
     engine = make()
     record, sandbox = create(engine)
@@ -424,6 +459,17 @@ def test_a_sandbox_that_does_not_run_is_snapshotted_and_restored_too(make: Calla
     assert (engine.upper(record.id) / "u/workspace/file").read_text() == "kept"
     copy = engine.create(SandboxSpec(snapshot=made.id))
     assert Sandbox.get(copy.id, provider=LocalProvider(engine)).files.read("/workspace/file") == b"kept"
+
+
+def test_a_snapshot_of_a_paused_sandbox_has_the_variables_in_force(make: Callable[..., Engine]) -> None:
+    engine = make()
+    record, sandbox = create(engine, env={"A": "1"}, secrets={"KEY": "secret"})
+    sandbox.env.set("B", "2")
+    engine.lifecycle.pause(record.id)
+    made = take(engine, record)
+    assert (made.env.get("A"), made.env.get("B"), made.env.get("KEY")) == ("1", "2", None)
+    engine.lifecycle.resume(record.id)
+    assert sandbox.exec("echo $A$B$KEY").stdout == "12secret\n"
 
 
 def test_an_archived_sandbox_is_to_be_started_first(make: Callable[..., Engine]) -> None:

@@ -64,6 +64,45 @@ def test_a_sandbox_over_its_disk_limit_fails_inside_typed_outside_and_goes_on(re
         assert sandbox.usage().disk_total == 200 * MB
 
 
+@pytest.mark.parametrize("how", ["restart", "stop", "kill", "reset"])
+def test_a_sandbox_that_is_full_starts_again_and_can_be_cleared(ready: Engine, how: str) -> None:
+    fill = (
+        "head -c 100000000 /dev/zero > big; sync; i=0; while echo x > small$i; do i=$((i+1)); done; sync; ! echo x > no"
+    )
+    with box(ready, resources={"disk": "30MB"}) as sandbox:
+        assert sandbox.exec(fill, timeout=120).ok
+        if how == "restart":
+            sandbox.restart()
+        elif how == "reset":
+            sandbox.reset()
+        elif how == "stop":
+            sandbox.stop()
+            sandbox.start()
+        else:
+            found = ready.store.read(sandbox.id).init
+            assert found is not None and found.kill(10)
+            sandbox.recover()
+        assert not sandbox.exec("head -c 2000000 /dev/zero > more").ok  # the limit is what it was
+        done = sandbox.exec("rm -f big more && sync && head -c 20000000 /dev/zero > again && stat -c %s again")
+        assert done.stdout == "20000000\n", done.stderr
+        assert not sandbox.exec("head -c 30000000 /dev/zero > more").ok
+
+
+def test_a_tree_goes_with_the_subvolumes_that_somebody_made_in_it(own_home: Path) -> None:
+    own_home.mkdir()
+    made = storage.open_storage(own_home)
+    tree = made.uppers / "a"
+    made.create(tree, 20 * MB)
+    for number in range(3):
+        (tree / f"d{number}").mkdir()
+        btrfs.create(tree / f"d{number}" / "inner")
+        btrfs.create(tree / f"d{number}" / "inner" / "most")
+        (tree / f"d{number}" / "inner" / "most" / "file").write_text("x")
+    assert len(btrfs.nested(tree)) == 6
+    made.remove(tree)
+    assert not tree.exists()
+
+
 def test_a_disk_limit_can_be_changed_while_it_runs(ready: Engine) -> None:
     with box(ready, resources={"disk": "20MB"}) as sandbox:
         assert not sandbox.exec("head -c 50000000 /dev/zero > big").ok

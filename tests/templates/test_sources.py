@@ -13,6 +13,7 @@ from skerry import (
     AlreadyExists,
     AsyncSandbox,
     AsyncTemplates,
+    Conflict,
     GitError,
     GitSource,
     InvalidArgument,
@@ -267,3 +268,19 @@ async def test_a_sandbox_from_a_snapshot_gets_its_source_though_the_first_one_ha
         async with await AsyncSandbox.create(snapshot=snapshot, source=second) as copy:
             assert (await copy.exec("ls")).stdout == "a\nb\n"
         await sandbox.snapshots.delete(snapshot)
+
+
+async def test_the_same_create_after_a_reset_fetches_nothing_and_ends_nothing(tmp_path: Path) -> None:
+    source = archive(tmp_path / "a.tar", "one")
+    async with await AsyncSandbox.create(source=source, idempotency_key="again") as first:
+        await first.reset(hard=True)
+        await first.files.write("one/mine", b"mine")  # what a second unpacking would stumble over
+        again = await AsyncSandbox.create(source=source, idempotency_key="again")
+        assert again.id == first.id
+        assert await first.files.read("one/mine") == b"mine"
+        archive(source, "other")
+        with pytest.raises(Conflict):
+            await AsyncSandbox.create(source=source, idempotency_key="again")
+        with pytest.raises(Conflict):
+            await AsyncSandbox.create(idempotency_key="again")
+        assert await first.files.read("one/mine") == b"mine"

@@ -99,6 +99,8 @@ class SandboxSpec:
     """None: the template's."""
     workdir: str | None = None
     idempotency_key: str | None = None
+    source: str | None = None
+    """With an idempotency key a digest of what its working directory begins with: another one is another spec."""
     isolation: str | None = None
     leased: bool = False
     """Whether it belongs to the calling process from the start, and ends with it, until the lease is given back."""
@@ -189,6 +191,8 @@ class SandboxInfo:
     """Those its template serves; the first is the one to look at."""
     template_id: str | None = None
     """Which of the templates of that name; None for `host`."""
+    prepared: bool = False
+    """Whether it was created with a lease that was then given back: its `create` is complete, whatever came after."""
 
     def uptime(self, now: float) -> float:
         return 0.0 if self.started_at is None else max(0.0, now - self.started_at)

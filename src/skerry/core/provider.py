@@ -110,7 +110,10 @@ class Leases(ABC):
 
     @abstractmethod
     async def record_lease(self, sandbox_id: str, *, held: bool = True) -> None:
-        """Note that the sandbox belongs to this process and ends with it, or no longer. Raises SandboxNotFound."""
+        """Note that the sandbox belongs to this process and ends with it, or no longer. Raises SandboxNotFound.
+
+        One made with `SandboxSpec.leased` is `SandboxInfo.prepared` once this lease has been given back.
+        """
 
 
 class Resizable(ABC):

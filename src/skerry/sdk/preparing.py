@@ -36,11 +36,12 @@ async def prepare(
 ) -> None:
     """Fetch the source, then run the template's scripts, once in a sandbox's life, whoever else has created it.
 
-    Until it is done the sandbox ends with this process; when it fails, at once.
+    Until it is done the sandbox ends with this process; when it fails, at once. That it is done the provider knows,
+    where it can: what the sandbox's own files say goes with a reset.
 
     Raises TemplateBuildFailed, and what fetching raises.
     """
-    if not needs_preparation(built, source):
+    if not needs_preparation(built, source) or sandbox._info.prepared:
         return
     mine = sandbox.config.idempotency_key is None
     try:
@@ -73,7 +74,8 @@ def needs_preparation(built: BuiltTemplate | None, source: Source | None) -> boo
 async def _wait_until_done(sandbox: AsyncSandbox) -> None:
     """For a second `create` under one idempotency key. Raises Timeout, SandboxNotFound when the first failed."""
     with anyio.move_on_after(PREPARE_TIMEOUT):
-        while not await sandbox.files.exists(mark("prepared", sandbox.id), user="root"):  # noqa: ASYNC110 - another process makes it
+        done = mark("prepared", sandbox.id)
+        while not (await sandbox.info()).prepared and not await sandbox.files.exists(done, user="root"):  # noqa: ASYNC110
             await anyio.sleep(POLL)
         return
     raise Timeout(f"sandbox {sandbox.id} has been in preparation for {PREPARE_TIMEOUT:.0f} s")

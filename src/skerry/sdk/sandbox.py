@@ -57,7 +57,7 @@ from skerry.sdk.preparing import needs_preparation, prepare, prepare_again, serv
 from skerry.sdk.processes import AsyncProcesses
 from skerry.sdk.snapshots import AsyncSandboxSnapshots, LogCallback, SnapshotName, check_beginning, require_snapshots
 from skerry.sdk.snapshots import find as find_snapshot
-from skerry.sdk.sources import SourceOption, check_source
+from skerry.sdk.sources import SourceOption, check_source, source_digest
 from skerry.sdk.states import wait_for_state
 from skerry.sdk.templates import TemplateOption, based_on, resolve_template
 from skerry.sdk.terminals import COLS, ROWS, AsyncTerminals
@@ -222,6 +222,8 @@ class AsyncSandbox:
                 "options": options,
             },
         )
+        if origin is not None and spec.idempotency_key is not None:
+            spec = dataclasses.replace(spec, source=await anyio.to_thread.run_sync(source_digest, origin))
         chosen = registry.provider(provider)
         if (begin := check_beginning(snapshot, restore_from, template or image or language or runtime)) is not None:
             found = await find_snapshot(require_snapshots(chosen, "snapshot"), begin)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
 from dataclasses import dataclass, field
@@ -142,6 +143,19 @@ def check_source(source: SourceOption | None, network: str) -> Source | None:
     if not local and network == "none":
         raise InvalidArgument("the source cannot be fetched without a network", hint="network='open'")
     return chosen
+
+
+def source_digest(source: Source) -> str:
+    """The same for what gives the same files, as far as that can be told here. Raises OSError."""
+    what: tuple[str | int | None, ...]
+    if isinstance(source, GitSource):
+        what = ("git", source.url, source.ref, source.depth, source.username)
+    elif source.url is not None:
+        what = ("tar", source.url, source.strip)
+    else:
+        with open(source.location, "rb") as file:
+            what = ("tar", hashlib.file_digest(file, "sha256").hexdigest(), source.strip)
+    return hashlib.sha256(repr(what).encode("utf-8", "surrogateescape")).hexdigest()
 
 
 async def fetch(sandbox: AsyncSandbox, source: Source, on_log: TextCallback | None) -> None:

@@ -14,6 +14,11 @@ MAGIC = 0x9123683E
 
 _SUBVOL_CREATE = 0x5000940E
 _SNAP_DESTROY = 0x5000940F
+_SNAP_DESTROY_V2 = 0x5000943F
+_BY_ID = 1 << 4
+_TREE_SEARCH = 0xD0009411
+_TREE_OF_ROOTS = 1
+_ROOT_REF = 156
 _SNAP_CREATE_V2 = 0x50009417
 _SNAP_READ_ONLY = 2
 _START_SYNC = 0x80089418
@@ -27,6 +32,7 @@ _QUOTA_RESCAN_WAIT = 0x942E
 _QGROUP_CREATE = 0x4010942A
 _QGROUP_LIMIT = 0x8030942B
 _LIMIT_REFERENCED = 1
+_NO_LIMIT = 2**64 - 1
 _FIRST_INODE = 256
 
 
@@ -98,9 +104,45 @@ def delete(path: Path) -> None:
     _named(path, _SNAP_DESTROY, struct.pack("q", 0))
 
 
+def nested(path: Path) -> list[int]:
+    """The ids of the subvolumes in that of `path`, at any depth, each before the one it is in. Raises OSError."""
+    with _directory(path) as fd:
+        found = [_subvolume_of(fd)]
+        for parent in found:
+            found += _children(fd, parent)
+    return found[:0:-1]
+
+
+def _children(fd: int, parent: int) -> Iterator[int]:
+    """What the tree of roots says is directly in a subvolume."""
+    most, after = 2**64 - 1, 0
+    while True:
+        key = struct.pack("7Q4I", _TREE_OF_ROOTS, parent, parent, after, most, 0, most, _ROOT_REF, _ROOT_REF, 64, 0)
+        answer = _ioctl(fd, _TREE_SEARCH, key.ljust(4096, b"\0"))
+        (count,) = struct.unpack_from("I", answer, 64)
+        position = 104
+        for _ in range(count):
+            _, _, after, _, length = struct.unpack_from("3Q2I", answer, position)
+            yield after
+            position += 32 + length
+        if not count:
+            return
+        after += 1
+
+
+def delete_by_id(root: Path, subvolume: int) -> None:
+    """As `delete`, wherever below `root` it is. Raises FileNotFoundError, OSError."""
+    with _directory(root) as fd:
+        _ioctl(fd, _SNAP_DESTROY_V2, struct.pack("qQQ4QQ", 0, 0, _BY_ID, 0, 0, 0, 0, subvolume).ljust(4096, b"\0"))
+
+
 def subvolume_id(path: Path) -> int:
     with _directory(path) as fd:
-        answer = _ioctl(fd, _INO_LOOKUP, struct.pack("QQ4080s", 0, _FIRST_INODE, b""))
+        return _subvolume_of(fd)
+
+
+def _subvolume_of(fd: int) -> int:
+    answer = _ioctl(fd, _INO_LOOKUP, struct.pack("QQ4080s", 0, _FIRST_INODE, b""))
     return int(struct.unpack_from("Q", answer)[0])
 
 
@@ -132,9 +174,18 @@ def enable_quotas(path: Path) -> None:
 
 def set_limit(path: Path, size: int | None) -> None:
     """How much the subvolume may refer to, shared or not; None is no limit. Raises OSError."""
-    limit = 0xFFFF_FFFF_FFFF_FFFF if size is None else size
+    most = _NO_LIMIT if size is None else size
     with _directory(path) as fd:
-        _ioctl(fd, _QGROUP_LIMIT, struct.pack("QQQQQQ", 0, _LIMIT_REFERENCED, limit, 0, 0, 0))
+        _ioctl(fd, _QGROUP_LIMIT, struct.pack("QQQQQQ", 0, _LIMIT_REFERENCED, most, 0, 0, 0))
+
+
+def limit(path: Path) -> int | None:
+    """How much the subvolume may refer to; None: it has no limit. Raises OSError."""
+    account = _qgroups(path) / f"0_{subvolume_id(path)}"
+    if not int((account / "limit_flags").read_text(), 0) & _LIMIT_REFERENCED:
+        return None
+    found = int((account / "max_referenced").read_text())
+    return None if found == _NO_LIMIT else found
 
 
 def referenced(path: Path) -> int | None:

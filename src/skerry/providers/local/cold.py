@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING
 from skerry.archive import Archive, Key, open_archive, write_archive
 from skerry.core.errors import Corrupted, SkerryError, Unauthenticated
 from skerry.core.models import SandboxInfo, State
+from skerry.providers.local.durable import flush_directory
 from skerry.providers.local.limits import LEAST_DISK, upper_limit
-from skerry.providers.local.record import Record, flush_directory
+from skerry.providers.local.record import Record
 from skerry.providers.local.restoring import restoring_trees
 from skerry.providers.local.statefile import COLD
 from skerry.providers.local.trees import flush, typed_errors
@@ -157,7 +158,7 @@ class Cold:
             opened = dataclasses.replace(record, sealed=False)
             record = engine.begin(opened, "unarchive", state=State.STOPPED)
             file.unlink()
-            return engine.finish(record, State.STOPPED, durable=True)
+            return engine.finish(record, State.STOPPED, flush=True)
 
     @contextlib.contextmanager
     def _opened(self, record: Record, file: Path, key: bytes | None) -> Iterator[Archive]:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from skerry.core.errors import SandboxFailed
 from skerry.core.models import SandboxSpec, State
 from skerry.providers.local import hostlayer
 from skerry.providers.local.record import Record
@@ -16,6 +19,15 @@ ARCHIVE_RETRY = 3600.0
 """How long sweeps leave one alone that could not be archived: each attempt may read all its files."""
 AGENTS_OWN = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
 """What an agent sets where BOOT does not."""
+
+
+@contextmanager
+def noticed(sandbox_id: str) -> Iterator[None]:
+    """For who uses its groups: that they are gone means that it has ended. Raises SandboxFailed."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise SandboxFailed(f"sandbox {sandbox_id} has just ended") from error
 
 
 def read_words(path: Path) -> LastWords | None:

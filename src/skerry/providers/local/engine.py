@@ -1,12 +1,6 @@
 """Makes, finds and ends sandboxes on this machine. Blocking; safe from any number of threads and processes.
 
-A sandbox's lock is held for every change of it. Its folder decides what it is:
-
-    no record, lock free         who made or removed it died at it    swept
-    pending, lock free           who changed it died at it            finished or undone: see `recovery`
-    running, first process gone  its lifetime or its lease ended      swept
-                                 nothing was done in it for long      stopped; archived or swept when that is due
-                                 otherwise                            failed: its files stay until it is destroyed
+A sandbox's lock is held for every change of it. What becomes of those that nobody holds is in `sweeping`.
 """
 
 from __future__ import annotations
@@ -18,7 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 from skerry.core import transitions
@@ -26,13 +20,11 @@ from skerry.core.config import home, limits
 from skerry.core.errors import (
     Conflict,
     Corrupted,
-    DiskFull,
-    InvalidArgument,
-    ProviderUnavailable,
     QuotaExceeded,
     SandboxFailed,
     SandboxNotFound,
     SandboxStopped,
+    SkerryError,
     Unsupported,
 )
 from skerry.core.models import Event, Resources, SandboxInfo, SandboxSpec, State, Usage
@@ -49,12 +41,12 @@ from skerry.providers.local.record import Record
 from skerry.providers.local.restoring import Restoring, restoring_trees
 from skerry.providers.local.snapshots import Snapshots, snapshots_in
 from skerry.providers.local.states import States
-from skerry.providers.local.storage import Storage, open_storage, release_lost_pools
-from skerry.providers.local.store import KeyTaken, Store, is_id, new_id
+from skerry.providers.local.storage import Storage, open_storage
+from skerry.providers.local.store import KeyTaken, Store, new_id
+from skerry.providers.local.sweeping import KILL_TIMEOUT, Sweeping, trying
 from skerry.providers.local.templates import Templates
 from skerry.providers.local.volumes import Volumes
 
-KILL_TIMEOUT = 10.0
 KEPT_CONNECTIONS = 64
 
 
@@ -84,6 +76,7 @@ class Engine:
         self.volumes = Volumes(self)
         self.states = States(self)
         self.cold = Cold(self)
+        self.sweeping = Sweeping(self)
 
     @property
     def storage(self) -> Storage:
@@ -102,7 +95,7 @@ class Engine:
                 self._prepared = True
                 # What storage cannot do is said to whoever needs it: a broken pool must not keep anybody from
                 # looking at sandboxes and ending them.
-                with contextlib.suppress(ProviderUnavailable, Corrupted, DiskFull, InvalidArgument):
+                with contextlib.suppress(SkerryError, OSError):
                     self.sweep()
 
     # -- create
@@ -112,6 +105,11 @@ class Engine:
         which = runtime()
         launch.check_binaries()
         self.prepare()
+        asked = ""
+        if spec.idempotency_key is not None:
+            asked = records.digest(spec)
+            if known := self._known(spec.idempotency_key, asked):
+                return known  # whatever of what it was made from is there no more
         granted = self.grant(spec)
         if spec.secrets_of is not None:
             theirs = self.store.read(spec.secrets_of).spec.secrets
@@ -120,7 +118,7 @@ class Engine:
             _check_room(base, granted)
             spec = dataclasses.replace(spec, template=base.template)
             self.volumes.check(spec, host=base.host)
-            return self._create(spec, self._new_record(spec, granted, which[0], base))
+            return self._create(dataclasses.replace(self._new_record(spec, granted, which[0], base), asked=asked))
 
     @contextmanager
     def _base(self, spec: SandboxSpec) -> Iterator[Base]:
@@ -133,21 +131,21 @@ class Engine:
             with self.snapshots.held(spec.snapshot) as kept:
                 yield self.snapshots.base(kept)
 
-    def _create(self, spec: SandboxSpec, record: Record) -> Record:
+    def _create(self, record: Record) -> Record:
         while True:
-            if spec.idempotency_key is not None and (known := self._known(spec)):
-                return known
             try:
                 record, lock = self.store.add(record)
                 break
-            except KeyTaken:
-                continue  # by a create at the same time: its sandbox is the answer
+            except KeyTaken:  # by a create at the same time: its sandbox is the answer
+                assert record.spec.idempotency_key is not None
+                if known := self._known(record.spec.idempotency_key, record.asked):
+                    return known
         try:
             record = self.bring_up(record, lock)
             self.save(record, ("created", record.created_at), ("ready", time.time()))
             return record
         except BaseException:
-            self._tear_down(record)
+            self.tear_down(record)
             raise
         finally:
             lock.release()
@@ -186,13 +184,19 @@ class Engine:
         record = dataclasses.replace(
             record, expires_at=time.time() + lifetime, deadline=boottime() + lifetime, boot=boot_id()
         )
-        started = launch.start(record, directory, self._disk(record), runtime(), self.cgroups, lock)
+        with self._room_to_start(record):
+            started = launch.start(record, directory, self._disk(record), runtime(), self.cgroups, lock)
         self._keep(record.id, started)
         record = dataclasses.replace(record, state=State.RUNNING, init=started.init, started_at=time.time())
         if record.spec.network == "open":
             assert record.slot is not None
             network.attach(record.slot, started.init.pid, self.cgroups.join_files(record.id))
         return record
+
+    def _room_to_start(self, record: Record) -> AbstractContextManager[None]:
+        """overlayfs makes a directory of its own at every start: one that cannot, in a full layer, is read-only."""
+        upper = self.upper(record.id)
+        return self.storage.unlimited(upper, upper_limit(record)) if upper.exists() else nullcontext()
 
     def upper(self, sandbox_id: str) -> Path:
         """What a sandbox wrote."""
@@ -232,7 +236,7 @@ class Engine:
         with self.store.lock(sandbox_id) as lock:
             record = self.store.read(sandbox_id)
             if not self._settled(record):  # finishes or undoes what somebody died at
-                self._sweep_locked(sandbox_id)
+                self.sweeping.locked(sandbox_id)
                 record = self.store.read(sandbox_id)
             transitions.require(operation, sandbox_id, record.state, frozenset(allowed) or None)
             yield record, lock
@@ -247,10 +251,10 @@ class Engine:
         """The record in a state that may follow its own."""
         return dataclasses.replace(record, state=transitions.follow(record.state, state))
 
-    def finish(self, record: Record, state: State, *events: str, durable: bool = False) -> Record:
+    def finish(self, record: Record, state: State, *events: str, flush: bool = False) -> Record:
         """What `begin` noted is complete."""
         done = dataclasses.replace(self.advance(record, state), pending=None, pending_data={})
-        return self.save(done, *((event, time.time()) for event in events), durable=durable)
+        return self.save(done, *((event, time.time()) for event in events), flush=flush)
 
     def log(self, record: Record, event: str, at: float | None = None) -> None:
         """Note an event of a change that is not complete yet."""
@@ -261,17 +265,17 @@ class Engine:
         changed = self.advance(record, state or record.state)
         return self.save(dataclasses.replace(changed, pending=pending, pending_data=data))
 
-    def save(self, record: Record, *events: tuple[str, float], durable: bool = False) -> Record:
+    def save(self, record: Record, *events: tuple[str, float], flush: bool = False) -> Record:
         """Write the record, and the events that led to it.
 
-        It need not be on disk when this returns, which would make every start slower, unless it is to be `durable` or
+        It need not be on disk when this returns, which would make every start slower, unless it is to be flushed or
         has to do with an archive, which may be all there is of a sandbox's files.
         """
         directory = self.store.directory(record.id)
         if events:
             records.log_events(directory, *events)
-        durable = durable or record.state is State.ARCHIVED or record.pending in COLD_CHANGES
-        records.write(directory, record, durable=durable)
+        flush = flush or record.state is State.ARCHIVED or record.pending in COLD_CHANGES
+        records.write(directory, record, flush=flush)
         return record
 
     def halt(self, record: Record) -> Record:
@@ -291,7 +295,7 @@ class Engine:
 
     def _keep(self, sandbox_id: str, started: launch.Started) -> None:
         self._connections[sandbox_id] = started
-        if len(self._connections) > KEPT_CONNECTIONS and (oldest := next(iter(self._connections), None)):
+        for oldest in list(self._connections)[:-KEPT_CONNECTIONS]:  # a copy: other threads change it
             self.close_connection(oldest)
 
     def take_connection(self, sandbox_id: str) -> launch.Started | None:
@@ -332,19 +336,18 @@ class Engine:
         self.cgroups.require(granted)
         return granted
 
-    def _known(self, spec: SandboxSpec) -> Record | None:
-        """The sandbox already made under this key. Raises Conflict when it was made from something else."""
-        assert spec.idempotency_key is not None
-        sandbox_id = self.store.holder_of(self.store.key_path(spec.idempotency_key))
+    def _known(self, key: str, asked: str) -> Record | None:
+        """The sandbox already made under this key, if it lives. Raises Conflict when something else was asked for."""
+        sandbox_id = self.store.holder_of(self.store.key_path(key))
         if sandbox_id is None:
             return None
         try:
             with self.store.lock(sandbox_id):  # waits for a create that is still under way
+                self.sweeping.locked(sandbox_id)  # its maker may have died, or its end may have come
                 record = self.store.read(sandbox_id)
-        except SandboxNotFound:  # destroyed, or its maker died
-            self._sweep_one(sandbox_id)
+        except SandboxNotFound:
             return None
-        if record.spec != spec:
+        if record.asked != asked:
             raise Conflict("this idempotency key was used with other options", hint="use a new key for a new sandbox")
         return record
 
@@ -368,7 +371,7 @@ class Engine:
             except SandboxNotFound:
                 continue
             except Corrupted as error:
-                record = self._guess(sandbox_id, str(error))
+                record = self.guess(sandbox_id, str(error))
             found.append(record.info())
         return sorted(found, key=lambda info: info.created_at)
 
@@ -376,10 +379,18 @@ class Engine:
         """The record as it is now: a dead sandbox is swept or found failed. Raises SandboxNotFound, Corrupted."""
         self._check_id(sandbox_id)
         record = self.store.read(sandbox_id)
-        if not self._settled(record):
-            self._sweep_one(sandbox_id)
+        if self._settled(record):
+            return record
+        try:
+            self.sweeping.one(sandbox_id)
+        except (SkerryError, OSError) as error:
             record = self.store.read(sandbox_id)
-        return record
+            over = not record.alive or record.expired() or record.abandoned()
+            if over and record.state in (State.RUNNING, State.PAUSED):
+                reason = f"it has come to its end, but cannot be ended: {error}"[:600]
+                return dataclasses.replace(record, state=State.FAILED, reason=reason)
+            return record
+        return self.store.read(sandbox_id)
 
     @staticmethod
     def _check_id(sandbox_id: str) -> None:
@@ -408,6 +419,7 @@ class Engine:
         return launch.Layout(directory=self.store.directory(sandbox_id)).socket
 
     def events(self, sandbox_id: str, since: int) -> Sequence[Event]:
+        self._check_id(sandbox_id)
         self.store.read(sandbox_id)
         return records.read_events(self.store.directory(sandbox_id), sandbox_id, since)
 
@@ -449,7 +461,10 @@ class Engine:
         return self._update(sandbox_id, deadline=deadline, expires_at=wall, boot=boot_id()).info()
 
     def record_lease(self, sandbox_id: str, held: bool) -> None:
-        self._update(sandbox_id, lease=ProcessId.mine() if held else None)
+        if held:
+            self._update(sandbox_id, lease=ProcessId.mine())
+        else:
+            self._update(sandbox_id, lease=None, prepared=self.store.read(sandbox_id).spec.leased)  # never changes
 
     def set_limits(self, sandbox_id: str, wanted: Resources) -> SandboxInfo:
         self.check_resources(wanted)
@@ -475,11 +490,12 @@ class Engine:
         """End it and remove everything of it; one that is not there is no error."""
         self.prepare()
         try:
+            self._check_id(sandbox_id)
             before = self._read_or_guess(sandbox_id)
             if before.state is State.STOPPING and before.init is not None:
                 before.init.signal_kill()  # whoever waits for it to end by itself need not any more
             with self.store.lock(sandbox_id):
-                self._tear_down(self._read_or_guess(sandbox_id))
+                self.tear_down(self._read_or_guess(sandbox_id))
         except SandboxNotFound:
             return
 
@@ -488,13 +504,13 @@ class Engine:
         try:
             return self.store.read(sandbox_id)
         except Corrupted as error:
-            return self._guess(sandbox_id, str(error))
+            return self.guess(sandbox_id, str(error))
         except SandboxNotFound as error:
             if not self.store.directory(sandbox_id).is_dir():
                 raise
-            return self._guess(sandbox_id, str(error))
+            return self.guess(sandbox_id, str(error))
 
-    def _guess(self, sandbox_id: str, reason: str) -> Record:
+    def guess(self, sandbox_id: str, reason: str) -> Record:
         """A stand-in for a damaged record: failed, with as much as the links tell, which is enough to remove it."""
         return Record(
             id=sandbox_id,
@@ -507,7 +523,7 @@ class Engine:
             reason=reason,
         )
 
-    def _tear_down(self, record: Record) -> None:
+    def tear_down(self, record: Record) -> None:
         """Kill every process, then remove every trace, in an order that lets the next sweep finish it after a crash."""
         with contextlib.suppress(OSError):  # a full disk: then a temporary volume stays
             self.volumes.let_go(record.id)
@@ -515,102 +531,37 @@ class Engine:
         records.remove(self.store.directory(record.id))
         self.halt(record)
         # Without its storage a sandbox goes all the same; its files are found by the sweep when the storage is back.
-        with contextlib.suppress(ProviderUnavailable, Corrupted, OSError):
+        with trying(f"the files of sandbox {record.id}"):
             for tree in (self.upper(record.id), *restoring_trees(self.upper(record.id))):
                 self.storage.remove(tree)
         self.store.forget(record)
-        with contextlib.suppress(ProviderUnavailable, Corrupted, OSError):
-            if used := snapshots_in((*record.lowers, *((record.seed,) if record.seed else ()))):
+        with trying(f"what only sandbox {record.id} needed"):
+            used = snapshots_in((*record.lowers, *((record.seed,) if record.seed else ())))
+            if record.snapshot is not None and record.snapshot not in used:
+                used.append(record.snapshot)  # deleted, its record is kept for those that name it
+            if used:
                 self.snapshots.let_go(used)
             if record.spec.volumes:
                 self.volumes.sweep()
 
+    _tear_down = tear_down  # as templates.py calls it
+
     def settle(self, sandbox_id: str) -> None:
         """Sweep a sandbox if its end has come."""
-        self._sweep_one(sandbox_id)
+        self.sweeping.one(sandbox_id)
 
     def sweep(self) -> Sequence[str]:
-        """Remove what nobody owns any more; the ids of the sandboxes removed."""
-        self.store.prepare()
-        swept = [sandbox_id for sandbox_id in list(self.store.ids()) if self._sweep_one(sandbox_id)]
-        self.store.sweep_remains()
-        self._sweep_homeless()
-        release_lost_pools()
-        network.tidy()
-        self._sweep_storage()
-        return swept
+        """Remove what nobody owns any more; the ids of the sandboxes removed. What cannot go now is logged.
 
-    def _sweep_storage(self) -> None:
-        for upper in list(self.storage.uppers.iterdir()):
-            # a folder comes before its upper and goes after it
-            if is_id(upper.name) and not self.store.directory(upper.name).exists():
-                self.storage.remove(upper)
-        self.snapshots.sweep()
-        self.volumes.sweep()
-        self.templates.sweep()
-        self.storage.sweep()
-
-    def _sweep_homeless(self) -> None:
-        """End what runs without a folder, because somebody deleted its home: its range is free only after that."""
-        with self.store.allocation():
-            for link, folder in self.store.slot_holders().items():
-                if not folder.is_dir():
-                    self.cgroups.remove(folder.name, KILL_TIMEOUT)
-                    link.unlink(missing_ok=True)
-
-    def _sweep_one(self, sandbox_id: str) -> bool:
-        """Sweep a sandbox whose end has come, or note what became of it; whether it was removed."""
-        try:
-            lock = self.store.lock(sandbox_id)
-        except SandboxNotFound:
-            return False
-        try:
-            if not lock.try_acquire():
-                return False  # somebody is at work on it
-            return self._sweep_locked(sandbox_id)
-        finally:
-            lock.release()
-
-    def _sweep_locked(self, sandbox_id: str) -> bool:
-        try:
-            record = self.store.read(sandbox_id)
-        except Corrupted:
-            return False  # kept for its owner to see
-        except SandboxNotFound as error:
-            if not self.store.directory(sandbox_id).is_dir():
-                return False
-            self._tear_down(self._guess(sandbox_id, str(error)))
-            return True
-        if record.expired() or record.abandoned():
-            self._tear_down(record)
-            return True
-        if record.pending is None and record.state in (State.RUNNING, State.PAUSED) and not record.alive:
-            record = self._note_end(record)
-        if record.pending is not None:
-            record = self.recovery[record.pending](record)
-            record = self.finish(record, record.state)
-        if ending.delete_due(record):
-            self._tear_down(record)
-            return True
-        if ending.archive_due(record):
-            self.cold.archive_due(record)
-        return False
-
-    def _note_end(self, record: Record) -> Record:
-        """Its first process is gone, and it was not asked for: stopped for inactivity, or failed."""
-        words = ending.read_words(launch.Layout(directory=self.store.directory(record.id)).words)
-        if ending.inactive(record, words):
-            return self.begin(record, "stop", state=State.STOPPING)
-        failed = dataclasses.replace(
-            self.advance(record, State.FAILED), reason="its first process was killed", lease=None
-        )
-        self.save(failed, ("error", time.time()))
-        return self.save(self.halt(failed))
+        Raises ProviderUnavailable, Corrupted, DiskFull, InvalidArgument where the storage cannot be used.
+        """
+        return self.sweeping.everything()
 
 
 def _close(connections: dict[str, launch.Started]) -> None:
-    while connections:
-        connections.popitem()[1].connection.close()
+    for sandbox_id in list(connections):
+        if started := connections.pop(sandbox_id, None):
+            started.connection.close()
 
 
 def _check_room(base: Base, granted: Resources) -> None:

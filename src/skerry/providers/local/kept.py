@@ -9,8 +9,9 @@ from typing import Any
 
 from skerry.core.errors import Corrupted
 from skerry.core.models import SnapshotInfo, SnapshotKind
+from skerry.providers.local.durable import replace_file
 from skerry.providers.local.host import ProcessId
-from skerry.providers.local.record import plain, process, replace_file
+from skerry.providers.local.record import plain, process
 
 VERSION = 1
 
@@ -74,7 +75,7 @@ class Kept:
 
 def write(path: Path, kept: Kept) -> None:
     """Replace it as a whole. Raises OSError."""
-    replace_file(path, json.dumps({"version": VERSION, **plain(kept)}, default=plain).encode())
+    replace_file(path, json.dumps({"version": VERSION, **plain(kept)}, default=plain).encode(), flush=False)
 
 
 def read(path: Path) -> Kept:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING
 
 from skerry.core.errors import Conflict, Corrupted, InvalidArgument, SandboxFailed, SkerryError
@@ -129,10 +129,14 @@ class Lifecycle:
         with engine.changing(sandbox_id, "pause") as (record, _):
             if record.state is State.PAUSED:
                 return record.info()
+            with suppress(SkerryError):  # one whose agent does not answer can be paused, too
+                # while it is frozen nobody can ask for them, and a snapshot needs them
+                record = dataclasses.replace(record, env=engine.snapshots.environment(record))
             record = engine.begin(record, "pause")
             engine.close_connection(sandbox_id)
             try:
-                engine.cgroups.freeze(sandbox_id)
+                with ending.noticed(sandbox_id):
+                    engine.cgroups.freeze(sandbox_id)
             except BaseException:
                 self._settle(self._run_on(record), State.RUNNING)
                 raise

@@ -9,6 +9,8 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from skerry.core.config import limits, parse_size
@@ -87,19 +89,47 @@ class BtrfsStorage(Storage):
 
     def remove(self, path: Path) -> None:
         try:
-            if self._has_limits():
-                with contextlib.suppress(DiskFull), typed_errors(self.home):  # in a full pool its account stays
-                    (self._gone / str(btrfs.subvolume_id(path))).touch()
-            btrfs.delete(path)
+            self._will_go(btrfs.subvolume_id(path))
+            try:
+                btrfs.delete(path)
+            except OSError as error:
+                if error.errno != errno.ENOTEMPTY:
+                    raise
+                self._remove_nested(path)
+                btrfs.delete(path)
         except FileNotFoundError:
             return
         self._removed += 1
         if self._removed % _SWEEP_EVERY == 0:  # a process that lives long must not leave thousands of accounts
             self.sweep()
 
+    def _will_go(self, subvolume: int) -> None:
+        if self._has_limits():
+            with contextlib.suppress(DiskFull), typed_errors(self.home):  # in a full pool its account stays
+                (self._gone / str(subvolume)).touch()
+
+    def _remove_nested(self, path: Path) -> None:
+        """A subvolume with others in it cannot go; no sandbox can make one, whoever works on this machine can."""
+        for subvolume in btrfs.nested(path):
+            self._will_go(subvolume)
+            with contextlib.suppress(FileNotFoundError):
+                btrfs.delete_by_id(self.root, subvolume)
+
     def set_limit(self, path: Path, limit: int) -> None:
         self.require_limits("disk")
         btrfs.set_limit(path, limit)
+
+    @contextmanager
+    def unlimited(self, path: Path, otherwise: int | None) -> Iterator[None]:
+        if not self._has_limits():
+            yield
+            return
+        before = btrfs.limit(path)
+        btrfs.set_limit(path, None)
+        try:
+            yield
+        finally:
+            btrfs.set_limit(path, otherwise if before is None else before)
 
     def used(self, path: Path) -> int | None:
         return btrfs.referenced(path)
@@ -120,9 +150,12 @@ class PoolStorage(BtrfsStorage):
         self.image = home / "pool.img"
 
     def ready(self) -> bool:
-        if not os.path.ismount(self.root):
-            return False
-        if not self.image.exists():
+        # asked several times in every operation: with as few calls as can tell it
+        try:
+            if os.stat(self.root).st_dev == os.stat(self.home).st_dev:
+                return False
+            os.stat(self.image)
+        except FileNotFoundError:
             return False
         # without accounts: whoever mounted it is about to enable them, or has died at it
         return super().ready() and self._has_limits() and not _is_read_only(self.root)

@@ -88,7 +88,8 @@ class LocalProvider(
         try:
             await _to_the_end(self._creating, lambda: made.append(self.engine.create(spec)))
         except asyncio.CancelledError:
-            for record in made:  # nobody will ever learn of it
+            # Nobody will ever learn of it; but under a key it may be, or become, the answer to another create.
+            for record in made if spec.idempotency_key is None else ():
                 await _to_the_end(self._working, partial(self.engine.destroy, record.id))
             raise
         return made[0].info()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
 import time
@@ -12,6 +13,7 @@ from typing import Any
 
 from skerry.core.errors import Corrupted
 from skerry.core.models import Event, Resources, SandboxInfo, SandboxSpec, State, VolumeMount
+from skerry.providers.local.durable import replace_file
 from skerry.providers.local.host import ProcessId, boot_id, boottime
 
 VERSION = 2
@@ -33,7 +35,7 @@ class Record:
     base_env: dict[str, str] = field(default_factory=dict)
     """The template's variables, and those of the snapshot it was made from."""
     env: dict[str, str] | None = None
-    """All variables but secrets as they were when it last stopped; None: those it was created with."""
+    """All variables but secrets as they were when it last stopped or paused; None: those it was created with."""
     lowers: tuple[str, ...] = ()
     """The read-only layers under its own, topmost first, relative to SKERRY_HOME."""
     host: bool = True
@@ -62,6 +64,10 @@ class Record:
     """The end on the boot clock of `boot`, which no change of the wall clock moves."""
     boot: str = ""
     lease: ProcessId | None = None
+    asked: str = ""
+    """With an idempotency key the digest of the spec as it was given: `spec` follows what becomes of the sandbox."""
+    prepared: bool = False
+    """See SandboxInfo."""
     reason: str | None = None
 
     @property
@@ -107,13 +113,19 @@ class Record:
             snapshot=self.snapshot,
             volumes=spec.volumes,
             ports=self.ports,
+            prepared=self.prepared,
         )
 
 
-def write(directory: Path, record: Record, *, durable: bool = False) -> None:
+def digest(spec: SandboxSpec) -> str:
+    """The same for specs that ask for the same."""
+    return hashlib.sha256(json.dumps(plain(spec), default=plain, sort_keys=True).encode()).hexdigest()
+
+
+def write(directory: Path, record: Record, *, flush: bool = False) -> None:
     """Replace the record as a whole: a reader sees the old one or the new one, as `replace_file` has it."""
     data = json.dumps({"version": VERSION, **plain(record)}, default=plain).encode()
-    replace_file(directory / "record.json", data, durable=durable)
+    replace_file(directory / "record.json", data, flush=flush)
 
 
 def plain(value: object) -> dict[str, object]:
@@ -123,35 +135,6 @@ def plain(value: object) -> dict[str, object]:
 
 def remove(directory: Path) -> None:
     (directory / "record.json").unlink(missing_ok=True)
-
-
-def replace_file(path: Path, data: bytes, *, durable: bool = False) -> None:
-    """A reader sees the old content or the new one; a `durable` one is there after a power cut too.
-
-    Raises OSError; the old one stays then, unless its directory cannot be flushed.
-    """
-    temporary = path.with_suffix(".new")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        written = os.write(fd, data)
-        if written != len(data):
-            raise OSError(28, "the disk is full", str(temporary))
-        if durable:
-            os.fsync(fd)
-    finally:
-        os.close(fd)
-    os.rename(temporary, path)
-    if durable:
-        flush_directory(path.parent)
-
-
-def flush_directory(path: Path) -> None:
-    """The names in a directory are on disk. Raises OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def read(directory: Path) -> Record:

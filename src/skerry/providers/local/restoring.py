@@ -75,7 +75,9 @@ class Restoring:
                 engine.save(_settled(failed), *events)
                 raise
             state = State.RUNNING
-        return engine.save(_settled(dataclasses.replace(record, state=state)), *events)
+        # What is due after inactivity counts from here on.
+        done = dataclasses.replace(record, state=state, last_active_at=time.time())
+        return engine.save(_settled(done), *events)
 
     def _check(self, record: Record, kept: Kept) -> None:
         if record.state is State.ARCHIVED:
@@ -143,7 +145,8 @@ class Restoring:
             return dataclasses.replace(record, state=State.FAILED, reason=reason)
         reason = "who restored it died at it; its files are those of the snapshot"
         engine.save(record, ("restored", time.time()))
-        return dataclasses.replace(record, state=State.STOPPED, stopped_at=time.time(), reason=reason)
+        now = time.time()
+        return dataclasses.replace(record, state=State.STOPPED, stopped_at=now, last_active_at=now, reason=reason)
 
     def _put_back(self, upper: Path) -> None:
         """The old tree is where it was; what was made is gone, which also makes room for a name."""

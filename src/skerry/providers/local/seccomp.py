@@ -17,7 +17,7 @@ ALLOWED = (
     "get_thread_area getcpu getcwd getdents getdents64 getegid geteuid getgid getgroups getitimer getpeername "
     "getpgid getpgrp getpid getppid getpriority getrandom getresgid getresuid getrlimit getrusage getsid "
     "getsockname getsockopt gettid gettimeofday getuid getxattr inotify_add_watch inotify_init inotify_init1 "
-    "inotify_rm_watch io_cancel io_destroy io_getevents io_pgetevents io_setup io_submit ioctl ioprio_get "
+    "inotify_rm_watch io_cancel io_destroy io_getevents io_pgetevents io_setup io_submit ioprio_get "
     "ioprio_set kill landlock_add_rule landlock_create_ruleset landlock_restrict_self lchown lgetxattr link linkat "
     "listen listxattr llistxattr lremovexattr lseek lsetxattr lstat madvise map_shadow_stack membarrier "
     "memfd_create memfd_secret mincore mkdir mkdirat mknod mknodat mlock mlock2 mlockall mmap mprotect "
@@ -56,6 +56,13 @@ SOCKET_FAMILIES = (1, 2, 10, 16)
 PERSONALITIES = (0x0, 0x0008, 0x20000, 0x20008, 0x40000, 0xFFFF_FFFF)
 """What personality(2) may set: Linux, uname26, no address randomisation (debuggers), and the query."""
 
+BTRFS_IOCTLS = 0x9400
+"""The type of btrfs's own requests of ioctl(2), under `IOCTL_TYPE`: a subvolume that a sandbox made in a volume would
+be outside of every disk limit, and in the way of the volume's removal."""
+IOCTL_TYPE = 0xFF00
+SHARED_IOCTLS = (0x4004_9409, 0x4020_940D, 0xC018_9436)
+"""Of that type, but every file system's: FICLONE, FICLONERANGE, FIDEDUPERANGE."""
+
 UNLISTED_ERRNO = 38
 REFUSED_ERRNO = 1
 
@@ -70,6 +77,12 @@ def oci_rules() -> dict[str, object]:
             "args": [{"index": 0, "value": value, "op": "SCMP_CMP_EQ"}],
         }
 
+    def ioctl(mask: int, value: int) -> dict[str, object]:
+        # the kernel looks at the lower half of the register only
+        compared = {"index": 1, "value": mask, "valueTwo": value, "op": "SCMP_CMP_MASKED_EQ"}
+        return {"names": ["ioctl"], "action": "SCMP_ACT_ALLOW", "args": [compared]}
+
+    type_bits = [1 << bit for bit in range(32) if IOCTL_TYPE & 1 << bit]
     no_namespaces = {"index": 0, "value": NAMESPACE_FLAGS, "valueTwo": 0, "op": "SCMP_CMP_MASKED_EQ"}
     return {
         "defaultAction": "SCMP_ACT_ERRNO",
@@ -79,6 +92,9 @@ def oci_rules() -> dict[str, object]:
             {"names": ["clone"], "action": "SCMP_ACT_ALLOW", "args": [no_namespaces]},
             *(equals("socket", family) for family in SOCKET_FAMILIES),
             *(equals("personality", value) for value in PERSONALITIES),
+            # there is no "masked and not equal": another type differs in one bit at least
+            *(ioctl(bit, ~BTRFS_IOCTLS & bit) for bit in type_bits),
+            *(ioctl(0xFFFF_FFFF, request) for request in SHARED_IOCTLS),
             {"names": REFUSED, "action": "SCMP_ACT_ERRNO", "errnoRet": REFUSED_ERRNO},
         ],
     }

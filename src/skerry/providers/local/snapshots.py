@@ -30,6 +30,7 @@ from skerry.providers.local.host import ProcessId
 from skerry.providers.local.kept import Kept
 from skerry.providers.local.locks import FileLock
 from skerry.providers.local.record import Record
+from skerry.providers.local.sweeping import trying
 from skerry.wire import Env, EnvReply
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class Snapshots:
         with engine.changing(sandbox_id, "snapshot", *allowed) as (record, _):
             if record.state is State.ARCHIVED:
                 raise Conflict(f"cannot snapshot sandbox {sandbox_id}: it is archived", hint="start it first")
-            env = self._environment(record)
+            env = self.environment(record)
             made = self._announce(record, env, name, description, hidden)
             try:
                 engine.begin(record, "snapshot", taken=made.id)
@@ -94,8 +95,11 @@ class Snapshots:
                 engine.save(dataclasses.replace(record, snapshot=made.id), ("snapshot_created", made.created_at))
         return made
 
-    def _environment(self, record: Record) -> dict[str, str]:
-        """The variables without the secrets: of one that runs those in force, else those of its next start."""
+    def environment(self, record: Record) -> dict[str, str]:
+        """The variables without the secrets: of one that runs those in force, else those it stopped or paused with.
+
+        Raises ConnectionLost, Corrupted.
+        """
         if record.state is State.RUNNING:
             path, token = self._engine.socket(record.id), bytes.fromhex(record.token)
             reply = control.request(path, token, Env(), EnvReply, timeout=ANSWER_TIMEOUT)
@@ -136,13 +140,16 @@ class Snapshots:
         return announced
 
     def _copy(self, record: Record, made: Kept) -> None:
-        """Raises DiskFull, OSError."""
+        """Raises DiskFull, OSError, SandboxFailed where it has just ended."""
         engine = self._engine
         running = record.state is State.RUNNING
         try:
             if running:
-                engine.storage.settle(engine.cgroups.dirty(record.id))  # before it, not while, everything stands still
-                engine.cgroups.freeze(record.id)
+                with ending.noticed(record.id):
+                    dirty = engine.cgroups.dirty(record.id)
+                engine.storage.settle(dirty)  # before it, not while, everything stands still
+                with ending.noticed(record.id):
+                    engine.cgroups.freeze(record.id)
             engine.storage.copy(engine.upper(record.id), self.tree(made.id), read_only=True)
         finally:
             if running:
@@ -355,7 +362,8 @@ class Snapshots:
                     leaving.append(tree)
                     waiting += snapshots_in(record.lowers) if record else ()
         for tree in leaving:
-            self._remove_tree(tree)
+            with trying(f"the files of snapshot {tree.name.lstrip(_LEAVING)}"):
+                self._remove_tree(tree)
 
     def _take_away(self, snapshot_id: str, record: Kept | None) -> Path | None:
         """Make a tree that nothing needs unusable; what to remove. The record goes once no sandbox names it."""
@@ -419,12 +427,14 @@ class Snapshots:
                 path.unlink(missing_ok=True)  # written under the lock only
             unfinished = [record.id for record in self._all() if not record.ready and not record.leased]
             for snapshot_id in unfinished:
-                self._remove_tree(self.tree(snapshot_id))
-                self._path(snapshot_id).unlink(missing_ok=True)
+                with trying(f"what was made of snapshot {snapshot_id}"):
+                    self._remove_tree(self.tree(snapshot_id))
+                    self._path(snapshot_id).unlink(missing_ok=True)
         finally:
             lock.release()
         for tree in self._engine.storage.kept.glob(f"{_LEAVING}sn-*"):
-            self._remove_tree(tree)
+            with trying(f"the files of snapshot {tree.name.lstrip(_LEAVING)}"):
+                self._remove_tree(tree)
         known = {path.stem for path in self._directory.glob("sn-*.json")}
         stray = [tree.name for tree in self._engine.storage.kept.glob("sn-*") if tree.name not in known]
         hidden = [record.id for record in self._all() if record.hidden and not record.leased]

@@ -22,6 +22,7 @@ from pathlib import Path
 from skerry.core.errors import Corrupted, DiskFull, InvalidArgument, ProviderUnavailable, Unsupported
 from skerry.core.models import SnapshotKind
 from skerry.providers.local import btrfs
+from skerry.providers.local.durable import replace_file
 from skerry.providers.local.host import program
 from skerry.providers.local.locks import FileLock
 from skerry.providers.local.pool import BtrfsStorage, PoolStorage, missing_for_pool, release_lost_pools
@@ -117,10 +118,8 @@ def open_storage(home: Path) -> Storage:
             if not chosen.exists():  # nobody was quicker
                 storage = _storage(home, choose(home))
                 storage.make_ready()
-                fresh = chosen.with_suffix(".new")
                 with typed_errors(home):
-                    fresh.write_text(storage.kind + "\n")
-                    fresh.rename(chosen)
+                    replace_file(chosen, f"{storage.kind}\n".encode(), flush=True)
                 return storage
     found = find_storage(home)
     assert found is not None

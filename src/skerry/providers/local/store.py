@@ -248,17 +248,24 @@ class Store:
         if _target(link) == target:
             link.unlink(missing_ok=True)
 
-    def sweep_remains(self) -> None:
-        """Remove what a crash left outside of any sandbox's folder."""
-        for path in self.trash.iterdir():
-            remove_tree(path)
+    def remains(self) -> list[Path]:
+        """What a crash left outside of any sandbox's folder."""
+        with self.allocation():  # whoever makes a new folder holds this lock, so the makers of these are dead
+            return [*self.trash.iterdir(), *self.sandboxes.glob(".new-*")]
+
+    def sweep_links(self) -> None:
+        """Remove names and keys whose sandboxes are gone."""
         with self.allocation():
-            for path in self.sandboxes.glob(".new-*"):
-                remove_tree(path)  # its maker held this lock, so it is dead
             for directory in (self.names, self.keys):
                 for link in directory.iterdir():
                     if self.holder_of(link) is None:
                         link.unlink(missing_ok=True)
+
+    def free(self, link: Path, folder: Path) -> None:
+        """Give away the id range of a folder that is gone and of which nothing runs."""
+        with self.allocation():
+            if not folder.is_dir():
+                self._unlink_if(link, str(folder))
 
     def slot_holders(self) -> dict[Path, Path]:
         """Every slot in use on this machine, with the folder that uses it, whatever its home."""

@@ -82,6 +82,11 @@ class Storage(ABC):
     def set_limit(self, path: Path, limit: int) -> None:
         """Raises Unsupported, OSError."""
 
+    @contextmanager
+    def unlimited(self, path: Path, otherwise: int | None) -> Iterator[None]:
+        """A tree has no limit meanwhile, and then that from before, or `otherwise` where somebody died in between."""
+        yield
+
     @abstractmethod
     def used(self, path: Path) -> int | None:
         """The bytes in a tree, a few seconds ago; None where that would mean to look at every file."""

@@ -33,11 +33,12 @@ from skerry.core.errors import (
 from skerry.core.models import SandboxSpec, VolumeInfo, VolumeMount
 from skerry.core.names import NAME, RESERVED, check_mounts, check_volume_name
 from skerry.providers.local import hostlayer
-from skerry.providers.local import record as records
+from skerry.providers.local.durable import replace_file
 from skerry.providers.local.launch import Mount
 from skerry.providers.local.locks import FileLock
 from skerry.providers.local.record import Record
 from skerry.providers.local.storage import typed_errors
+from skerry.providers.local.sweeping import trying
 
 if TYPE_CHECKING:
     from skerry.providers.local.engine import Engine
@@ -88,6 +89,7 @@ class Volumes:
                     storage.create(tree, size)
                     tree.chmod(0o755)
                     os.chown(tree, USER, USER)
+                    storage.settle(0)  # no record without its tree, whenever the machine dies
                     self._write(volume)
             except BaseException:
                 storage.remove(tree)
@@ -121,7 +123,8 @@ class Volumes:
                     f"the volume {name!r} is in use by {', '.join(users)}", hint="destroy those sandboxes first"
                 )
             gone = self._take_away(name)
-        self._engine.storage.remove(gone)
+        with trying(f"the files of volume {name!r}"):
+            self._engine.storage.remove(gone)
 
     # -- for sandboxes
 
@@ -145,7 +148,7 @@ class Volumes:
             with self._lock():
                 for name in names:
                     self._read(name)
-                (self._store.directory(record.id) / "volumes").write_text("\n".join(names))
+                replace_file(self._store.directory(record.id) / "volumes", "\n".join(names).encode(), flush=False)
             for mount in record.spec.volumes:
                 _walk(trees / mount.name, mount)
         return tuple(
@@ -184,7 +187,8 @@ class Volumes:
                 if not users.get(name):
                     self._take_away(name)
         for path in trees.glob(".gone-*"):
-            self._engine.storage.remove(path)
+            with trying(f"the files of a volume, {path},"):
+                self._engine.storage.remove(path)
 
     def _goes_with_its_sandboxes(self, name: str) -> bool:
         try:
@@ -204,7 +208,7 @@ class Volumes:
                 yield entry.name.removesuffix(".json")
 
     def _write(self, volume: Volume) -> None:
-        records.replace_file(self._record(volume.name), json.dumps(dataclasses.asdict(volume)).encode())
+        replace_file(self._record(volume.name), json.dumps(dataclasses.asdict(volume)).encode(), flush=True)
 
     def _read(self, name: str) -> Volume:
         """Raises VolumeNotFound, Corrupted."""

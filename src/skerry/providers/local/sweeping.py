@@ -1,0 +1,154 @@
+"""Ends and removes what nobody owns any more. The folder of a sandbox that nobody is at work on decides what it is:
+
+    no record                    who made or removed it died at it    swept
+    pending                      who changed it died at it            finished or undone: see `Engine.recovery`
+    running, first process gone  its lifetime or its lease ended      swept
+                                 nothing was done in it for long      stopped; archived or swept when that is due
+                                 otherwise                            failed: its files stay until it is destroyed
+
+One thing that cannot go now (a process that does not die, a tree that is busy) is logged and tried again by the next
+sweep: it keeps nothing else from going, and nobody from working.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from skerry.core.errors import Corrupted, SandboxNotFound, SkerryError
+from skerry.core.models import State
+from skerry.providers.local import ending, launch, network
+from skerry.providers.local.record import Record
+from skerry.providers.local.storage import release_lost_pools, remove_tree
+from skerry.providers.local.store import is_id
+
+if TYPE_CHECKING:
+    from skerry.providers.local.engine import Engine
+
+KILL_TIMEOUT = 10.0
+log = logging.getLogger("skerry.local")
+
+
+@contextmanager
+def trying(what: str) -> Iterator[None]:
+    """Log that `what` could not go, and go on."""
+    try:
+        yield
+    except (SkerryError, OSError) as error:
+        log.warning("%s could not be removed, the next sweep tries again: %s", what, error)
+
+
+class Sweeping:
+    """The sweeps of one SKERRY_HOME, and of what deleted ones have left on this machine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._store = engine.store
+
+    def everything(self) -> Sequence[str]:
+        """The ids of the sandboxes removed. Raises what `Engine.storage` does, after all that needs no storage."""
+        self._store.prepare()
+        swept = []
+        for sandbox_id in list(self._store.ids()):
+            with trying(f"what is left of sandbox {sandbox_id}"):
+                if self.one(sandbox_id):
+                    swept.append(sandbox_id)
+        for path in self._store.remains():
+            with trying(str(path)):
+                remove_tree(path)
+        with trying("stale links"):
+            self._store.sweep_links()
+        with trying("what runs of deleted homes"):
+            self._homeless()
+        with trying("pools of deleted homes"):
+            release_lost_pools()
+        with trying("stale network devices"):
+            network.tidy()
+        self._storage()
+        return swept
+
+    def _storage(self) -> None:
+        engine = self._engine
+        storage = engine.storage
+        for upper in list(storage.uppers.iterdir()):
+            sandbox_id = upper.name.partition("~")[0]  # of a restore: see restoring_trees
+            # a folder comes before its upper and goes after it
+            if is_id(sandbox_id) and not self._store.directory(sandbox_id).exists():
+                with trying(f"the files of sandbox {sandbox_id}"):
+                    storage.remove(upper)
+        for what, sweep in (
+            ("snapshots that nobody needs", engine.snapshots.sweep),
+            ("volumes that nobody needs", engine.volumes.sweep),
+            ("layers that nobody needs", engine.templates.sweep),
+            ("accounts of what was removed", storage.sweep),
+        ):
+            with trying(what):
+                sweep()
+
+    def _homeless(self) -> None:
+        """End what runs without a folder, because somebody deleted its home: its range is free only after that."""
+        with self._store.allocation():
+            lost = {link: folder for link, folder in self._store.slot_holders().items() if not folder.is_dir()}
+        for link, folder in lost.items():
+            with trying(f"what runs of {folder}"):
+                self._engine.cgroups.thaw(folder.name)
+                self._engine.cgroups.remove(folder.name, KILL_TIMEOUT)
+                self._store.free(link, folder)
+
+    def one(self, sandbox_id: str) -> bool:
+        """Sweep a sandbox whose end has come, or note what became of it; whether it was removed."""
+        try:
+            lock = self._store.lock(sandbox_id)
+        except SandboxNotFound:
+            return False
+        try:
+            if not lock.try_acquire():
+                return False  # somebody is at work on it
+            return self.locked(sandbox_id)
+        finally:
+            lock.release()
+
+    def locked(self, sandbox_id: str) -> bool:
+        """The same for whoever holds its lock."""
+        engine = self._engine
+        try:
+            record = self._store.read(sandbox_id)
+        except Corrupted:
+            return False  # kept for its owner to see
+        except SandboxNotFound as error:
+            if not self._store.directory(sandbox_id).is_dir():
+                return False
+            engine.tear_down(engine.guess(sandbox_id, str(error)))
+            return True
+        if record.expired() or record.abandoned():
+            engine.tear_down(record)
+            return True
+        if record.pending is None and record.state in (State.RUNNING, State.PAUSED) and not record.alive:
+            record = self._note_end(record)
+        if record.pending is not None:
+            record = engine.recovery[record.pending](record)
+            record = engine.finish(record, record.state)
+        if record.state is State.FAILED and record.slot is not None:  # what was left of it could not be ended before
+            record = engine.save(engine.halt(record))
+        if ending.delete_due(record):
+            engine.tear_down(record)
+            return True
+        if ending.archive_due(record):
+            engine.cold.archive_due(record)
+        return False
+
+    def _note_end(self, record: Record) -> Record:
+        """Its first process is gone, and it was not asked for: stopped for inactivity, or failed."""
+        engine = self._engine
+        words = ending.read_words(launch.Layout(directory=self._store.directory(record.id)).words)
+        if ending.inactive(record, words):
+            return engine.begin(record, "stop", state=State.STOPPING)
+        failed = dataclasses.replace(
+            engine.advance(record, State.FAILED), reason="its first process was killed", lease=None
+        )
+        engine.save(failed, ("error", time.time()))
+        return engine.save(engine.halt(failed))
