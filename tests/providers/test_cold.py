@@ -314,6 +314,17 @@ def test_what_was_inactive_for_long_is_archived_by_the_sweep(engine: Engine, mon
     assert sandbox.files.read("file") == b"x"
 
 
+def test_what_was_brought_back_is_not_archived_again_at_once(engine: Engine) -> None:
+    sandbox = create(engine, auto_archive=500.0)
+    sandbox.stop()
+    due(engine, sandbox)
+    engine.sweep()
+    assert sandbox.info().state is State.ARCHIVED
+    engine.cold.unarchive(sandbox.id, None)
+    engine.sweep()
+    assert sandbox.info().state is State.STOPPED
+
+
 @pytest.mark.parametrize("by", ["sweep", "hand"])
 def test_a_tree_that_can_only_be_removed_in_part_is_never_taken_for_the_whole(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, by: str

@@ -155,7 +155,7 @@ class Cold:
                     self._remove_trees(record)
                     engine.finish(record, State.ARCHIVED)
                     raise
-            opened = dataclasses.replace(record, sealed=False)
+            opened = dataclasses.replace(record, sealed=False, last_active_at=time.time())
             record = engine.begin(opened, "unarchive", state=State.STOPPED)
             file.unlink()
             return engine.finish(record, State.STOPPED, flush=True)
