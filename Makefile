@@ -105,7 +105,7 @@ fuzz: ## fuzz both decoders for FUZZ_SECONDS (60) each
 .PHONY: lock
 lock: ## resolve the dependencies anew
 	@tools/setup.sh
-	for what in "requirements.txt" "requirements-dev.txt --group dev -c requirements.txt"; do \
+	for what in "requirements.txt --extra server" "requirements-dev.txt --extra server --group dev -c requirements.txt"; do \
 		.venv/bin/uv pip compile -q --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
 			pyproject.toml -o $$what; \
 	done
