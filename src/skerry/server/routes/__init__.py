@@ -1,9 +1,26 @@
 """The routers that there are, in the order in which paths are compared."""
 
-from skerry.server.routes import sandboxes, system
+from skerry.server.routes import (
+    audit,
+    events,
+    keys,
+    projects,
+    sandboxes,
+    sessions,
+    system,
+    users,
+    webhooks,
+)
 from skerry.server.routing import Routes
 
 ROUTERS: tuple[Routes, ...] = (
     system.router,
+    sessions.router,
+    users.router,
+    keys.router,
+    projects.router,
+    audit.router,
+    webhooks.router,
+    events.router,
     sandboxes.router,
 )

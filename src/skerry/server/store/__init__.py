@@ -12,6 +12,7 @@ from skerry.server.store.events import Events, StoredEvent
 from skerry.server.store.keys import ApiKey, Keys, SandboxToken
 from skerry.server.store.projects import Member, Project, Projects
 from skerry.server.store.users import User, Users
+from skerry.server.store.webhooks import Webhook, Webhooks
 
 FILE = "skerry.db"
 
@@ -28,6 +29,7 @@ class Store:
         self.belongings = Belongings(self.db)
         self.events = Events(self.db)
         self.audit = Audit(self.db)
+        self.webhooks = Webhooks(self.db)
 
     async def secret(self, name: str) -> bytes:
         """A random secret of this server that outlives restarts, made at its first use."""
@@ -52,4 +54,5 @@ __all__ = [
     "Store",
     "StoredEvent",
     "User",
+    "Webhook",
 ]
