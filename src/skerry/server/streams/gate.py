@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from skerry.core.errors import InvalidArgument, PermissionDenied
+from skerry.core.errors import InvalidArgument, PermissionDenied, QuotaExceeded
 from skerry.wire import (
     HEADER_SIZE,
     Attach,
@@ -48,8 +48,9 @@ class Passage:
 class Gate:
     """Between one client and one agent. `feed` takes what the client sends, in pieces of any size."""
 
-    def __init__(self, allows: Callable[[Frame], bool]) -> None:
-        self._allows = allows
+    def __init__(self, allows: Callable[[Frame], bool], *, longest: float | None = None) -> None:
+        """`longest` is the most seconds that a sandbox may be given to live; None: any."""
+        self._allows, self._longest = allows, longest
         self._buffer = bytearray()
         self._last = 0
         self._refused: set[int] = set()
@@ -114,6 +115,9 @@ class Gate:
             name = f"0x{frame.type:02x}" if kind is None else kind.name.lower()
             answers.append(self._refuse(frame, PermissionDenied.code, f"you may not do this here: {name}"))
             return b""
+        if plain.type == Type.LIFE and (why := self._too_long(Life.decode(plain.payload))):
+            answers.append(self._refuse(frame, QuotaExceeded.code, why))
+            return b""
         return None if plain is frame else encode_frame(plain.stream, plain.type, plain.payload, plain.flags)
 
     def _plain(self, frame: Frame) -> Frame:
@@ -127,8 +131,54 @@ class Gate:
             message = replace(message, lease=None)
         return frame._replace(payload=message.encode())
 
+    def _too_long(self, life: Life) -> str | None:
+        if self._longest is None or life.deadline_ms is None or 0 <= life.deadline_ms <= self._longest * 1000 + 1:
+            return None
+        return f"a lifetime is at most {self._longest:g} s here"
+
     def _refuse(self, frame: Frame, code: str, message: str) -> bytes:
         self._refused.add(frame.stream)
         if len(self._refused) > MAX_REFUSED:
             raise FrameError(f"{MAX_REFUSED} requests were refused already")
         return encode_frame(frame.stream, Type.ERROR, Failure(code=code, message=message).encode())
+
+
+class Splice:
+    """What goes to a client: the agent's bytes as they come, and answers of the gate between two of its frames."""
+
+    def __init__(self) -> None:
+        self._left = 0
+        """Bytes of the agent's current frame that have not come yet."""
+        self._head = b""
+        """Of a header that has not come as a whole."""
+        self._waiting: list[bytes] = []
+
+    def answer(self, data: bytes) -> bytes:
+        """What to send now: nothing while the agent is in the middle of a frame, then it goes out behind that."""
+        if self._left or self._head:
+            self._waiting.append(data)
+            return b""
+        return data
+
+    def feed(self, data: bytes) -> bytes:
+        """What to send for what has come from the agent. Raises FrameError for a frame that is too long."""
+        position, size, place = 0, len(data), 0
+        while position < size:
+            if self._left:
+                step = min(self._left, size - position)
+                self._left -= step
+                position += step
+            else:
+                missing = HEADER_SIZE - len(self._head)
+                if size - position < missing:
+                    self._head += data[position:]
+                    break
+                self._left = parse_header(self._head + data[position : position + missing])[0]
+                self._head = b""
+                position += missing
+            if not self._left and not place:
+                place = position
+        if not self._waiting or not place:
+            return data
+        waiting, self._waiting = self._waiting, []
+        return b"".join((data[:place], *waiting, data[place:]))
