@@ -3,15 +3,12 @@
 from skerry.http.client import AsyncClient, Client
 from skerry.http.exchange import Request, idempotent
 from skerry.http.login import Login, find_login, forget_login, load_login, login_file, save_login
-from skerry.http.problems import ServerError, error_of
 
 __all__ = [
     "AsyncClient",
     "Client",
     "Login",
     "Request",
-    "ServerError",
-    "error_of",
     "find_login",
     "forget_login",
     "idempotent",

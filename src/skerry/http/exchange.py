@@ -12,10 +12,10 @@ from typing import Any
 
 import httpx2
 
-from skerry.core.errors import ConnectionLost, SkerryError, Timeout
+from skerry.core.errors import ConnectionLost, InternalError, SkerryError, Timeout
 from skerry.core.plain import dumps, loads
+from skerry.core.problems import from_problem
 from skerry.http.login import Login
-from skerry.http.problems import ServerError, error_of
 
 IDEMPOTENT = frozenset({"GET", "HEAD", "PUT", "DELETE"})
 RETRY_PAUSES = (0.05, 0.2, 0.5, 1.0, 2.0)
@@ -105,12 +105,12 @@ def failure(status: int, content_type: str, body: bytes) -> SkerryError:
     if "json" in content_type and len(body) <= MAX_PROBLEM:
         try:
             problem = loads(body)
+            if isinstance(problem, dict):
+                return from_problem(problem)
         except SkerryError:
-            problem = None
-        if isinstance(problem, dict):
-            return error_of(problem, status)
+            pass
     said = body[:200].decode("utf-8", "replace").strip()
-    return ServerError(f"the server answered {status}" + (f": {said}" if said else ""), status=status)
+    return InternalError(f"the server answered {status}" + (f": {said}" if said else ""))
 
 
 def lost(error: Exception, login: Login) -> SkerryError:

@@ -19,6 +19,7 @@ async def start(context: Context, tasks: TaskGroup) -> None:
     """Reconcile once, so that the first request finds what there is; then go on in `tasks`."""
     await reconcile(context)
     tasks.start_soon(_reconcile_on, context)
+    tasks.start_soon(context.leases.run)
 
 
 async def _reconcile_on(context: Context) -> None:

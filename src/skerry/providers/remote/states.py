@@ -11,8 +11,8 @@ from skerry.archive import Key, crypt
 from skerry.core.errors import ConnectionLost, Corrupted, InvalidArgument, Unauthenticated
 from skerry.core.models import ExportInfo, SandboxInfo, SandboxSpec
 from skerry.core.plain import dumps, from_plain, loads
+from skerry.core.problems import from_problem
 from skerry.http import Client, Request
-from skerry.http.problems import error_of
 
 CHUNK = 256 * 1024
 Progress = Callable[[int], None]
@@ -45,7 +45,7 @@ def export_state(
             elif kind == b"p" and on_progress is not None:
                 on_progress(int(payload))
             elif kind == b"x":
-                raise error_of(_object(payload))
+                raise from_problem(_object(payload))
             elif kind == b"e":
                 if encrypter is not None:
                     put(encrypter.finish())

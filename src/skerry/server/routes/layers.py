@@ -89,7 +89,7 @@ async def list_snapshots(
     context: Ctx,
     who: Who,
     project: ProjectQuery = None,
-    sandbox: Annotated[str | None, Query(max_length=200, description="Those taken of this one alone, by its id.")] = None,
+    sandbox: Annotated[str | None, Query(max_length=200, description="Of this sandbox alone, by its id.")] = None,
 ) -> Response:
     """Newest first."""
     projects, unclaimed = context.projects(who, project), context.sees_unclaimed(who, project)
@@ -191,7 +191,10 @@ async def remove_template(context: Ctx, template: str) -> None:
 
 
 @router.post(
-    f"{BASE}/templates", openapi_extra=takes("name", "id", "layers"), responses=gives(BuiltTemplate), response_class=Plain
+    f"{BASE}/templates",
+    openapi_extra=takes("name", "id", "layers"),
+    responses=gives(BuiltTemplate),
+    response_class=Plain,
 )
 async def add_template(request: Request, context: Ctx) -> Response:
     """Keep a template whose layers are there."""

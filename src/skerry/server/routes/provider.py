@@ -150,9 +150,7 @@ async def deadline(request: Request, context: Ctx, sandbox: Sandbox) -> Response
     body = await read_body(request, Seconds)
     if not isinstance(context.provider, Deadlines):
         raise Unsupported("the lifetime of a sandbox cannot be changed here", option="set_timeout")
-    return answer(
-        context, sandbox, await context.provider.record_deadline(sandbox.id, check_lifetime(body.seconds))
-    )
+    return answer(context, sandbox, await context.provider.record_deadline(sandbox.id, check_lifetime(body.seconds)))
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """What a client's frames may do on their way to an agent, without any input or output.
 
-Every frame is looked at. An opener passes if the caller's `allows` says so; one that is refused is answered here and the
-agent never hears of its stream. Whatever is no client's to say ends the connection.
+Every frame is looked at. An opener passes if the caller's `allows` says so; one that is refused is answered here, and
+the agent never hears of its stream. Whatever is no client's to say ends the connection.
 """
 
 from __future__ import annotations

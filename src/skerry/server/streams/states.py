@@ -28,9 +28,7 @@ def _piece(kind: bytes, payload: bytes) -> bytes:
 async def exporting(provider: Portable, source_id: str) -> AsyncIterator[bytes]:
     """The pieces of an export. What fails before the first is raised, what fails later is the last piece."""
     target = _Target()
-    work = asyncio.create_task(
-        provider.export_state(source_id, target.file(), key=None, on_progress=target.progress)
-    )
+    work = asyncio.create_task(provider.export_state(source_id, target.file(), key=None, on_progress=target.progress))
     work.add_done_callback(lambda done: target.finished())
     begun = False
     try:
