@@ -25,6 +25,7 @@ async def start(context: Context, tasks: TaskGroup) -> None:
     except SkerryError as error:
         log.error("the provider does not answer: %s", error, extra={"code": error.code})
     tasks.start_soon(context.events.run)
+    tasks.start_soon(context.leases.run)
     tasks.start_soon(webhooks.run, context)
     tasks.start_soon(_tidy, context)
     tasks.start_soon(_back_up, context)

@@ -15,6 +15,7 @@ from skerry.server.access import Subject, allowed, is_admin, record
 from skerry.server.holdings import Holdings, LocatedSnapshot, LocatedVolume
 from skerry.server.hub import Hub
 from skerry.server.identity import Actor
+from skerry.server.leases import Leases
 from skerry.server.limits import Buckets
 from skerry.server.metrics import Metrics
 from skerry.server.passwords import Passwords
@@ -35,6 +36,7 @@ class Context:
         self.provider = registry.provider(settings.provider) if provider is None else provider
         self.sandboxes = Directory(self.provider, self.store)
         self.holdings = Holdings(self.provider, self.store)
+        self.leases = Leases(self.store.leases, self.provider, self.sandboxes)
         self.tickets = Tickets()
         self.metrics = Metrics()
         self.requests = Buckets(settings.rate, settings.burst)

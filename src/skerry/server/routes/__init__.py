@@ -4,7 +4,9 @@ from skerry.server.routes import (
     audit,
     events,
     keys,
+    layers,
     projects,
+    provider,
     sandboxes,
     sessions,
     system,
@@ -12,6 +14,7 @@ from skerry.server.routes import (
     webhooks,
 )
 from skerry.server.routing import Routes
+from skerry.server.streams import gateway
 
 ROUTERS: tuple[Routes, ...] = (
     system.router,
@@ -23,4 +26,7 @@ ROUTERS: tuple[Routes, ...] = (
     webhooks.router,
     events.router,
     sandboxes.router,
+    provider.router,
+    layers.router,
+    gateway.router,
 )
