@@ -89,5 +89,9 @@ class Hub:
     async def _add(self, sandbox_id: str, events: Sequence[Event]) -> None:
         item = self._store.belongings.get("sandbox", sandbox_id)
         if await self._store.events.add(None if item is None else item.project_id, events):
-            news, self._news = self._news, asyncio.Event()
-            news.set()
+            self.wake()
+
+    def wake(self) -> None:
+        """Let everybody who waits look again."""
+        news, self._news = self._news, asyncio.Event()
+        news.set()
