@@ -2,7 +2,7 @@
 
 from skerry.server.routes import layers, provider, sandboxes, system
 from skerry.server.routing import Routes
-from skerry.server.streams import gateway
+from skerry.server.streams import gateway, process, terminal
 
 ROUTERS: tuple[Routes, ...] = (
     system.router,
@@ -10,4 +10,6 @@ ROUTERS: tuple[Routes, ...] = (
     provider.router,
     layers.router,
     gateway.router,
+    terminal.router,
+    process.router,
 )
