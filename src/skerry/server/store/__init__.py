@@ -13,6 +13,7 @@ from skerry.server.store.keys import ApiKey, Keys, SandboxToken
 from skerry.server.store.leases import LeaseStore
 from skerry.server.store.projects import Member, Project, Projects
 from skerry.server.store.users import User, Users
+from skerry.server.store.webhooks import Webhook, Webhooks
 
 FILE = "skerry.db"
 
@@ -29,6 +30,7 @@ class Store:
         self.belongings = Belongings(self.db)
         self.events = Events(self.db)
         self.audit = Audit(self.db)
+        self.webhooks = Webhooks(self.db)
         self.leases = LeaseStore(self.db)
 
     async def secret(self, name: str) -> bytes:
@@ -54,4 +56,5 @@ __all__ = [
     "Store",
     "StoredEvent",
     "User",
+    "Webhook",
 ]
