@@ -68,7 +68,7 @@ class Separate:
 async def _make_key(home: Path) -> str:
     store = Store(Settings(home=home).directory)
     try:
-        found = [user for user in store.users.all() if user.name == "separate"]
+        found = [user for user in store.users.list() if user.name == "separate"]
         user = found[0] if found else await store.users.add("separate", admin=True)
         return (await store.keys.add(user.id, "separate"))[1]
     finally:
