@@ -134,9 +134,7 @@ class _Protocol(asyncio.Protocol):
             self._transport.close()
 
     def eof_received(self) -> None:
-        self.websocket.receive_eof()
-        if self.websocket.handshake_exc is not None:
-            self._answered()
+        self.websocket.receive_eof()  # `connection_lost` says the rest
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self._lost.done():

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skerry.server.streams.gate import MAX_REFUSED, Gate
+from skerry.server.streams.gate import MAX_REFUSED, Gate, Splice
 from skerry.wire import (
     MAX_PAYLOAD,
     Attach,
@@ -175,3 +175,23 @@ def test_a_malformed_request_is_answered_and_not_passed_on() -> None:
 def test_what_passes_whole_is_not_copied() -> None:
     data = encode_frame(1, Type.READ) + data_frame(1, 0, 0, b"x" * 1000)
     assert Gate(everything).feed(data).forward is data
+
+
+@given(
+    st.lists(st.binary(max_size=60), max_size=12),
+    st.lists(st.tuples(st.integers(1, 40), st.booleans()), max_size=60),
+)
+@settings(max_examples=300, deadline=None)
+def test_answers_go_out_between_two_frames_of_the_agent(payloads: list[bytes], cuts: list[tuple[int, bool]]) -> None:
+    sent = b"".join(encode_frame(1, Type.REPLY, payload) for payload in payloads)
+    answer = encode_frame(9, Type.ERROR, b"no")
+    splice, out, answers, at = Splice(), b"", 0, 0
+    for size, answered in [*cuts, (len(sent) + 1, False)]:
+        out += splice.feed(sent[at : at + size])
+        at += size
+        if answered:
+            answers += 1
+            out += splice.answer(answer)
+    found = frames(out)
+    assert [frame.payload for frame in found if frame.stream == 1] == payloads
+    assert sum(frame.stream == 9 for frame in found) == answers

@@ -15,7 +15,15 @@ from urllib.parse import quote
 
 import anyio
 
-from skerry.core.errors import ConnectionLost, Corrupted, SandboxNotFound, SkerryError, Unsupported
+from skerry.core.errors import (
+    ConnectionLost,
+    Corrupted,
+    SandboxNotFound,
+    SkerryError,
+    SnapshotNotFound,
+    Unsupported,
+    VolumeNotFound,
+)
 from skerry.core.handshake import parse_hello
 from skerry.core.models import (
     BuiltTemplate,
@@ -59,6 +67,7 @@ REDIAL_FOR = 15.0
 """Seconds in which a server that has answered before may start again."""
 REDIAL_PAUSE = 0.1
 READ_TIMEOUT = 60.0
+MOST_OF_A_NAME = 200
 
 
 class RemoteProvider(
@@ -132,8 +141,6 @@ class RemoteProvider(
         return info
 
     async def find(self, id_or_name: str) -> SandboxInfo:
-        if not id_or_name:
-            raise SandboxNotFound("there is no sandbox ''")
         return _mine(await self._read(_sandbox(id_or_name), SandboxInfo))
 
     async def list(self) -> Sequence[SandboxInfo]:
@@ -150,7 +157,7 @@ class RemoteProvider(
     async def dial(self, sandbox_id: str, port: int = AGENT_PORT) -> Channel:
         if port != AGENT_PORT:
             raise Unsupported("the remote provider opens only the agent's channel", option="port")
-        stream = await self._connect(f"/v1/sandboxes/{quote(sandbox_id, safe='')}/wire", SUBPROTOCOL)
+        stream = await self._connect(f"{_sandbox(sandbox_id).replace('/provider', '')}/wire", SUBPROTOCOL)
         try:
             return await _greeted(stream)
         except BaseException:
@@ -414,12 +421,19 @@ def _mine(info: SandboxInfo) -> SandboxInfo:
 
 
 def _sandbox(which: str) -> str:
-    return f"/v1/provider/sandboxes/{quote(which, safe='')}"
+    return _path("sandboxes", which, SandboxNotFound)
 
 
 def _snapshot(which: str) -> str:
-    return f"/v1/provider/snapshots/{quote(which, safe='')}"
+    return _path("snapshots", which, SnapshotNotFound)
 
 
 def _volume(name: str) -> str:
-    return f"/v1/provider/volumes/{quote(name, safe='')}"
+    return _path("volumes", name, VolumeNotFound)
+
+
+def _path(kind: str, which: str, missing: type[SkerryError]) -> str:
+    """Raises `missing` for what can be no id and no name: it would be another path."""
+    if not which or "/" in which or which in (".", "..") or len(which) > MOST_OF_A_NAME:
+        raise missing(f"there is no {kind[:-1]} {which[:200]!r}")
+    return f"/v1/provider/{kind}/{quote(which, safe='')}"

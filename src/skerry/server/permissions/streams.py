@@ -10,6 +10,8 @@ _READ, _WRITE, _ADMIN = Action.SANDBOX_READ, Action.SANDBOX_WRITE, Action.SANDBO
 
 RULES: dict[tuple[str, str], Rule] = {
     ("WS", "/v1/sandboxes/{sandbox}/wire"): Rule(_READ, "sandbox"),
+    ("WS", "/v1/sandboxes/{sandbox}/terminals/{terminal}"): Rule(_READ, "sandbox"),
+    ("WS", "/v1/sandboxes/{sandbox}/processes/{process}"): Rule(_READ, "sandbox"),
     **provider.RULES,
 }
 """To open a socket one has to be allowed to look; what is done in it is checked there."""

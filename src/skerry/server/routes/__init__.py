@@ -14,7 +14,7 @@ from skerry.server.routes import (
     webhooks,
 )
 from skerry.server.routing import Routes
-from skerry.server.streams import gateway
+from skerry.server.streams import gateway, process, terminal
 
 ROUTERS: tuple[Routes, ...] = (
     system.router,
@@ -29,4 +29,6 @@ ROUTERS: tuple[Routes, ...] = (
     provider.router,
     layers.router,
     gateway.router,
+    terminal.router,
+    process.router,
 )

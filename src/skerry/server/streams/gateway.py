@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import anyio
-from starlette.websockets import WebSocket, WebSocketDisconnect
+from starlette.websockets import WebSocket
 
 from skerry.core.config import limits
 from skerry.core.errors import ConnectionLost, InvalidArgument
@@ -15,6 +15,7 @@ from skerry.server.identity import Actor
 from skerry.server.permissions import Action, action_of
 from skerry.server.routing import Routes
 from skerry.server.streams.agent import Connection, open_agent
+from skerry.server.streams.browser import gone_is_fine
 from skerry.server.streams.gate import Gate, Splice
 from skerry.server.streams.trail import Trail
 from skerry.server.streams.watch import until_over
@@ -51,10 +52,11 @@ async def wire(socket: WebSocket, context: Ctx, actor: Who, subject: About, sand
     async with open_agent(context.provider, sandbox.id) as (hello, agent):
         await socket.accept(subprotocol=SUBPROTOCOL)
         trail = Trail(context, actor, subject)
-        async with trail.kept():
-            code, reason = await _Gateway(context, actor, subject, socket, agent, trail).run(hello)
-        if code:
-            await socket.close(code, reason)
+        with gone_is_fine():
+            async with trail.kept():
+                code, reason = await _Gateway(context, actor, subject, socket, agent, trail).run(hello)
+            if code:
+                await socket.close(code, reason)
 
 
 class _Gateway:
@@ -126,8 +128,6 @@ class _Gateway:
             self._end = (AGENT_GONE, "the agent closed the connection")
         except (FrameError, ConnectionLost) as error:
             self._end = (AGENT_GONE, str(error)[:100])
-        except WebSocketDisconnect:
-            pass
         scope.cancel()
 
     async def _send(self, data: bytes) -> None:
