@@ -1,9 +1,46 @@
 """The routers that there are, in the order in which paths are compared."""
 
-from skerry.server.routes import sandboxes, system
+from skerry.server.routes import (
+    commands,
+    directories,
+    env,
+    files,
+    git,
+    lifecycle,
+    page,
+    ports,
+    processes,
+    sandboxes,
+    signed,
+    snapshots,
+    states,
+    system,
+    templates,
+    terminals,
+    usage,
+    volumes,
+    watch,
+)
 from skerry.server.routing import Routes
 
 ROUTERS: tuple[Routes, ...] = (
     system.router,
+    page.router,
     sandboxes.router,
+    lifecycle.router,
+    usage.router,
+    commands.router,
+    processes.router,
+    terminals.router,
+    files.router,
+    directories.router,
+    watch.router,
+    signed.router,
+    ports.router,
+    env.router,
+    git.router,
+    snapshots.router,
+    states.router,
+    volumes.router,
+    templates.router,
 )
