@@ -223,21 +223,24 @@ class Routes:
 
         def take(handler: Callable[..., T]) -> Callable[..., T]:
             def mount(app: FastAPI) -> None:
-                app.router.add_api_route(
-                    path,
-                    handler,
-                    methods=list(methods or (method,)),
-                    tags=[self._tag],
-                    operation_id=f"{self._tag.replace(' ', '_').replace('-', '_')}_{handler.__name__.strip('_')}",
-                    dependencies=_declared(rule, path),
-                    responses=responses(*problems) | options.pop("responses", {}),
-                    openapi_extra=_security(rule) | options.pop("openapi_extra", {}),
-                    route_class_override=GuardedRoute,
-                    **options,
-                )
-                route = app.router.routes[-1]
-                assert isinstance(route, GuardedRoute)
-                route.rule, route.operation = rule, f"{method} {path}"
+                rest = {name: value for name, value in options.items() if name not in ("responses", "openapi_extra")}
+                for one in methods or (method,):
+                    app.router.add_api_route(
+                        path,
+                        handler,
+                        methods=[one],
+                        tags=[self._tag],
+                        operation_id=f"{self._tag.replace(' ', '_').replace('-', '_')}_{handler.__name__.strip('_')}",
+                        dependencies=_declared(rule, path),
+                        responses=responses(*problems) | options.get("responses", {}),
+                        openapi_extra=_security(rule) | options.get("openapi_extra", {}),
+                        include_in_schema=one == method,  # HEAD is as GET
+                        route_class_override=GuardedRoute,
+                        **rest,
+                    )
+                    route = app.router.routes[-1]
+                    assert isinstance(route, GuardedRoute)
+                    route.rule, route.operation = rule, f"{method} {path}"
 
             self._added.append(mount)
             return handler
