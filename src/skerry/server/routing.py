@@ -223,7 +223,8 @@ class Routes:
 
         def take(handler: Callable[..., T]) -> Callable[..., T]:
             def mount(app: FastAPI) -> None:
-                rest = {name: value for name, value in options.items() if name not in ("responses", "openapi_extra")}
+                ours = ("responses", "openapi_extra", "include_in_schema")
+                rest = {name: value for name, value in options.items() if name not in ours}
                 for one in methods or (method,):
                     app.router.add_api_route(
                         path,
@@ -234,7 +235,7 @@ class Routes:
                         dependencies=_declared(rule, path),
                         responses=responses(*problems) | options.get("responses", {}),
                         openapi_extra=_security(rule) | options.get("openapi_extra", {}),
-                        include_in_schema=one == method,  # HEAD is as GET
+                        include_in_schema=one == method and options.get("include_in_schema", True),  # HEAD is as GET
                         route_class_override=GuardedRoute,
                         **rest,
                     )
