@@ -23,7 +23,8 @@ class Separate:
     """Listens on one port for all its lives; `key` is an administrator's."""
 
     def __init__(self, home: Path) -> None:
-        self.home = home
+        self.home = home  # not that of another server: there is one for each
+        home.mkdir(mode=0o700, exist_ok=True)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port: int = probe.getsockname()[1]
@@ -35,7 +36,11 @@ class Separate:
     def start(self) -> None:
         self.process = subprocess.Popen(
             [sys.executable, __file__, str(self.home), str(self.port)],
-            env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])},
+            env=os.environ
+            | {
+                "SKERRY_HOME": str(self.home),
+                "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]),
+            },
         )
         end = time.monotonic() + 60
         while time.monotonic() < end:

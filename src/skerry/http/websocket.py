@@ -17,7 +17,7 @@ from websockets.http11 import Response
 from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
-from skerry.core.errors import ConnectionLost, Corrupted
+from skerry.core.errors import ConnectionLost, Corrupted, SkerryError
 from skerry.core.pipe import Ends, Pipe, PipeStream
 from skerry.http.exchange import failure, tls
 from skerry.http.login import Login
@@ -48,6 +48,9 @@ async def connect(login: Login, path: str, *, subprotocol: str | None = None) ->
     except TimeoutError:
         stream.protocol.abort()
         raise ConnectionLost(f"{login.url} did not open a WebSocket in time") from None
+    except SkerryError:  # before OSError, which some of them are
+        stream.protocol.abort()
+        raise
     except OSError as error:
         stream.protocol.abort()
         raise ConnectionLost(f"cannot reach {login.url}: {error}") from error

@@ -135,10 +135,9 @@ async def on_http_exception(connection: Request | WebSocket, error: Exception) -
 
 
 async def _send(connection: Request | WebSocket, error: SkerryError) -> Response:
-    response = answer(error)
     if isinstance(connection, WebSocket):
-        await refuse(connection, error)
-    return response
+        raise error  # `Front` refuses it: what is returned here would be sent as well
+    return answer(error)
 
 
 async def refuse(socket: WebSocket, error: SkerryError) -> None:

@@ -99,11 +99,10 @@ async def test_a_member_who_is_put_out_loses_what_is_open(server: Running, box: 
     server.share(project, "leaver", Role.WRITE)
     theirs = await AsyncSandbox.connect(box.id, provider=RemoteProvider(server.url, api_key=server.key("leaver")))
     assert (await theirs.exec("true")).ok
-    server.call(lambda: server.context.store.projects.remove_member(project.id, server.user("leaver").id))
+    server.call(lambda: server.context.store.projects.set_member(project.id, server.user("leaver").id, None))
     await anyio.sleep(1.1)  # what the table said may be remembered for a second
-    with anyio.fail_after(20), pytest.raises((PermissionDenied, ConnectionLost, SandboxNotFound)):
-        while True:
-            await theirs.exec("true")
+    with pytest.raises((PermissionDenied, ConnectionLost, SandboxNotFound)):
+        await theirs.exec("true")
     await theirs.close()
 
 

@@ -75,7 +75,7 @@ class Screen:
     def __init__(self, url: str, key: str, sandbox: str, terminal: int, **query: Any) -> None:
         self._path = f"ws{url.removeprefix('http')}/v1/sandboxes/{sandbox}/terminals/{terminal}"
         self._headers, self._query = {"Authorization": f"Bearer {key}"}, query
-        self.offset, self.told = 0, list[dict[str, Any]]()
+        self.offset, self.rest, self.told = 0, b"", list[dict[str, Any]]()
         self.socket: ClientConnection | None = None
 
     def open(self) -> ClientConnection:
@@ -121,11 +121,13 @@ class Screen:
             return bytes(message[8:])
 
     def until(self, text: bytes) -> bytes:
-        seen = b""
-        while text not in seen:
+        """What has come up to and with `text`; the rest is for the next call."""
+        while text not in self.rest:
             part = self.next()
-            assert part, f"it ended: {self.told[-1]}, {seen!r}"
-            seen += part
+            assert part, f"it ended: {self.told[-1]}, {self.rest!r}"
+            self.rest += part
+        end = self.rest.index(text) + len(text)
+        seen, self.rest = self.rest[:end], self.rest[end:]
         return seen
 
 
@@ -195,7 +197,7 @@ def test_a_browser_that_comes_back_with_its_offset_misses_nothing(server: Runnin
 @pytest.mark.timeout(60 + 60 * KILLS)
 async def test_a_killed_server_loses_no_byte_of_any_terminal(skerry_home: Path) -> None:
     """kill -9 of the server in the middle of data, and its start: for the SDK and for a browser."""
-    running = await anyio.to_thread.run_sync(Separate, skerry_home)
+    running = await anyio.to_thread.run_sync(Separate, skerry_home.parent / "killed")
     provider = RemoteProvider(running.url, api_key=running.key)
     box = await AsyncSandbox.create(provider, timeout=600)
     try:
