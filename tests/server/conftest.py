@@ -27,7 +27,9 @@ class Running:
 
     def __init__(self, home: Path, **options: Any) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self.settings = Settings(home=home, port=self._listener.getsockname()[1], rate=0.0, **options)
+        self.settings = Settings(
+            home=home, port=self._listener.getsockname()[1], **{"rate": 0.0, "sign_in_burst": 500, **options}
+        )
         self.url = self.settings.url
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)

@@ -115,7 +115,7 @@ class AsyncSandbox:
     @classmethod
     async def create(
         cls,
-        provider: str | Provider = "local",
+        provider: str | Provider | None = None,
         *,
         name: str | None = None,
         template: TemplateOption | None = None,
@@ -258,7 +258,7 @@ class AsyncSandbox:
         return sandbox
 
     @classmethod
-    async def connect(cls, id_or_name: str, *, provider: str | Provider = "local", auto_start: bool = True) -> Self:
+    async def connect(cls, id_or_name: str, *, provider: str | Provider | None = None, auto_start: bool = True) -> Self:
         """A sandbox that exists, with its connection open; one that is stopped or paused is started.
 
         Raises SandboxNotFound, SandboxStopped, SandboxFailed, ConnectionLost.
@@ -268,7 +268,7 @@ class AsyncSandbox:
         return sandbox
 
     @classmethod
-    async def get(cls, id: str, *, provider: str | Provider = "local", auto_start: bool = True) -> Self:
+    async def get(cls, id: str, *, provider: str | Provider | None = None, auto_start: bool = True) -> Self:
         """The sandbox with that id; the connection is opened, and it is started, when it is needed.
 
         Raises SandboxNotFound.
@@ -277,7 +277,7 @@ class AsyncSandbox:
         return cls(chosen, await chosen.get(id), auto_start=auto_start)
 
     @classmethod
-    async def find(cls, id_or_name: str, *, provider: str | Provider = "local", auto_start: bool = True) -> Self:
+    async def find(cls, id_or_name: str, *, provider: str | Provider | None = None, auto_start: bool = True) -> Self:
         """The sandbox with that id or name, as `get`. Raises SandboxNotFound."""
         chosen = registry.provider(provider)
         return cls(chosen, await chosen.find(id_or_name), auto_start=auto_start)
@@ -289,7 +289,7 @@ class AsyncSandbox:
         state: State | str | None = None,
         metadata: Mapping[str, str] | None = None,
         labels: Mapping[str, str] | None = None,
-        provider: str | Provider = "local",
+        provider: str | Provider | None = None,
         limit: int = 100,
         cursor: str | None = None,
     ) -> SandboxPage:

@@ -13,9 +13,12 @@ from skerry.core.errors import Unauthenticated
 from skerry.core.provider import Provider
 from skerry.server.access import Subject, allowed, is_admin, record
 from skerry.server.holdings import Holdings, LocatedSnapshot, LocatedVolume
+from skerry.server.hub import Hub
 from skerry.server.identity import Actor
+from skerry.server.leases import Leases
 from skerry.server.limits import Buckets
 from skerry.server.metrics import Metrics
+from skerry.server.passwords import Passwords
 from skerry.server.permissions import Action, Role
 from skerry.server.projects import locate, visible
 from skerry.server.sandboxes import Directory, Located
@@ -33,10 +36,13 @@ class Context:
         self.provider = registry.provider(settings.provider) if provider is None else provider
         self.sandboxes = Directory(self.provider, self.store)
         self.holdings = Holdings(self.provider, self.store)
+        self.leases = Leases(self.store.leases, self.provider, self.sandboxes)
         self.tickets = Tickets()
         self.metrics = Metrics()
         self.requests = Buckets(settings.rate, settings.burst)
         self.sign_ins = Buckets(settings.sign_in_rate, settings.sign_in_burst)
+        self.events = Hub(self.provider, self.store, self.sandboxes)
+        self.passwords = Passwords()
         self.stopping = asyncio.Event()
 
     def allows(self, actor: Actor, action: Action, subject: Subject) -> bool:

@@ -76,6 +76,7 @@ async def identify(
                 user=None if found.user is None else _fresh(store, found.user),
                 token=found.token,
                 key=found.key,
+                session=found.session,
                 credential=f"ticket {found.credential}",
                 address=address,
                 request_id=request_id,
@@ -117,6 +118,25 @@ def _fresh(store: Store, user: User) -> User | None:
     """The user as of now: disabled meanwhile is nobody."""
     found = store.users.get(user.id)
     return None if found is None or found.disabled else found
+
+
+def still_good(store: Store, actor: Actor) -> bool:
+    """For what lasts: whether the credential that a stream was opened with has not been revoked since."""
+    if actor.token is not None:
+        return any(
+            token.id == actor.token.id and _lasts(token.expires_at)
+            for token in store.keys.tokens(actor.token.sandbox_id)
+        )
+    if actor.user is None or _fresh(store, actor.user) is None:
+        return False
+    if actor.key is not None:
+        key = store.keys.get(actor.key.id)
+        return key is not None and _lasts(key.expires_at)
+    return actor.session is None or store.users.session(actor.session) is not None
+
+
+def _lasts(expires_at: float | None) -> bool:
+    return expires_at is None or expires_at > time.time()
 
 
 def check_host(connection: HTTPConnection, settings: Settings) -> None:

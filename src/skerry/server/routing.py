@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any, ParamSpec, TypeVar
 
+import anyio
 from fastapi import Depends, FastAPI, Path, Query
 from fastapi.routing import APIRoute, APIWebSocketRoute
 from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
-from skerry.core.errors import SkerryError, TooLarge
+from skerry.core.errors import SkerryError, Timeout, TooLarge
 from skerry.server.access import Subject, authorize, record
 from skerry.server.context import Context
 from skerry.server.identity import SAFE, Actor
@@ -28,13 +29,14 @@ P = ParamSpec("P")
 T = TypeVar("T")
 Handler = Callable[P, T]
 
+BODY_PATIENCE = 60.0
 PROBLEMS = (400, 401, 403, 404, 409, 413, 429, 500, 501, 503, 504, 507)
 
 
 async def _resolve(context: Context, actor: Actor, rule: Rule, connection: HTTPConnection) -> tuple[Subject, Any]:
     """What the request is about, and the value that the handler gets for it."""
     path = connection.path_params
-    within = connection.query_params.get("project")
+    within = connection.query_params.get("project") or connection.headers.get("skerry-project")
     match rule.on:
         case "sandbox":
             return await context.sandboxes.locate(actor, path["sandbox"], within=within)
@@ -104,21 +106,27 @@ class GuardedSocket(APIWebSocketRoute):
 
 
 def bounded(receive: Receive, most: int | None, scope: Scope) -> Receive:
-    """`receive` that raises TooLarge past `most` bytes of body, before more is read."""
-    if most is None:
-        return receive
-    limit, count = most, 0
-    for name, value in scope["headers"]:
-        if name == b"content-length" and value.isdigit() and int(value) > limit:
-            raise TooLarge(f"a body of {int(value)} bytes is more than the {limit} that are taken here")
+    """`receive` that raises TooLarge past `most` bytes of body, and Timeout for a client that goes silent in it."""
+    count, more = 0, True
+    if most is not None:
+        for name, value in scope["headers"]:
+            if name == b"content-length" and value.isdigit() and len(value) < 20 and int(value) > most:
+                raise TooLarge(f"a body of {int(value)} bytes is more than the {most} that are taken here")
 
     async def receive_bounded() -> Message:
-        nonlocal count
-        message = await receive()
+        nonlocal count, more
+        if not more:
+            return await receive()  # waits for the client to leave, which may take as long as it takes
+        try:
+            with anyio.fail_after(BODY_PATIENCE):
+                message = await receive()
+        except TimeoutError:
+            raise Timeout(f"nothing of the body has come for {BODY_PATIENCE:.0f} s") from None
         if message["type"] == "http.request":
+            more = message.get("more_body", False)
             count += len(message.get("body", b""))
-            if count > limit:
-                raise TooLarge(f"the body is more than the {limit} bytes that are taken here")
+            if most is not None and count > most:
+                raise TooLarge(f"the body is more than the {most} bytes that are taken here")
         return message
 
     return receive_bounded

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from skerry.core.errors import SandboxNotFound
@@ -47,6 +47,9 @@ class Directory:
         self.provider, self._store = provider, store
         self._open: dict[tuple[str, bool], AsyncSandbox] = {}
         self._used_at: dict[tuple[str, bool], float] = {}
+        self.on_made: Callable[[str], Awaitable[None]] | None = None
+        self.on_gone: Callable[[str], Awaitable[None]] | None = None
+        """Called for each sandbox that was made here, or is found to be gone."""
 
     async def locate(self, actor: Actor, asked: str, *, within: str | None = None) -> tuple[Subject, Located | None]:
         """The sandbox of that id, or of that name in one of the actor's projects, the personal one first.
@@ -93,12 +96,16 @@ class Directory:
         )
         self._open[sandbox.id, True] = sandbox
         self._used_at[sandbox.id, True] = time.monotonic()
+        if self.on_made is not None:
+            await self.on_made(sandbox.id)
         return Located(sandbox.id, project, self)
 
     async def forget(self, ids: Sequence[str]) -> None:
         """They are gone: close what is open and note it."""
         await self._store.belongings.gone("sandbox", ids)
         for id in ids:
+            if self.on_gone is not None:
+                await self.on_gone(id)
             for key in ((id, True), (id, False)):
                 self._used_at.pop(key, None)
                 if (sandbox := self._open.pop(key, None)) is not None:

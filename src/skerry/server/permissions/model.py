@@ -14,6 +14,8 @@ class Action(StrEnum):
     """Needs no sign-in."""
     USER_SELF = "user.self"
     """One's own account: needs a sign-in and nothing else."""
+    USER_MANAGE = "user.manage"
+    """One's own keys, password and projects."""
     SANDBOX_READ = "sandbox.read"
     SANDBOX_WRITE = "sandbox.write"
     SANDBOX_ADMIN = "sandbox.admin"
@@ -56,13 +58,14 @@ ROLES: dict[Role, frozenset[Action]] = {
 }
 """What a role allows inside its project."""
 
-SIGNED_IN: frozenset[Action] = _EVERYBODY | {Action.TEMPLATE_BUILD}
+SIGNED_IN: frozenset[Action] = _EVERYBODY | {Action.TEMPLATE_BUILD, Action.USER_MANAGE}
 """What every user may do anywhere."""
 
 ADMIN: frozenset[Action] = frozenset(Action)
 """What an administrator may do, in every project and in none."""
 
 SCOPES: dict[Scope, frozenset[Action]] = {
+    # No key but one with the scope `admin` can make keys, so none grows beyond itself.
     Scope.READ: _READ | _EVERYBODY,
     Scope.WRITE: _WRITE | _EVERYBODY | {Action.SANDBOX_ADMIN, Action.TEMPLATE_BUILD},
     Scope.ADMIN: frozenset(Action),

@@ -1,13 +1,20 @@
-"""Rules of the WebSockets and of template layers, and what each opener of the wire protocol needs."""
+"""Rules of the WebSockets, and what each opener of the wire protocol needs."""
 
 from __future__ import annotations
 
+from skerry.server.permissions import provider
 from skerry.server.permissions.model import Action, Rule
 from skerry.wire import Attach, FieldError, Frame, Life, OpenFlags, Type
 
-RULES: dict[tuple[str, str], Rule] = {}
-
 _READ, _WRITE, _ADMIN = Action.SANDBOX_READ, Action.SANDBOX_WRITE, Action.SANDBOX_ADMIN
+
+RULES: dict[tuple[str, str], Rule] = {
+    ("WS", "/v1/sandboxes/{sandbox}/wire"): Rule(_READ, "sandbox"),
+    ("WS", "/v1/sandboxes/{sandbox}/terminals/{terminal}"): Rule(_READ, "sandbox"),
+    ("WS", "/v1/sandboxes/{sandbox}/processes/{process}"): Rule(_READ, "sandbox"),
+    **provider.RULES,
+}
+"""To open a socket one has to be allowed to look; what is done in it is checked there."""
 
 OPENERS: dict[Type, Action] = {
     Type.START: _WRITE,
@@ -45,8 +52,10 @@ def action_of(frame: Frame) -> Action | None:
         action = OPENERS[Type(frame.type)]
         if frame.type == Type.ATTACH and Attach.decode(frame.payload).flags & OpenFlags.VIEW:
             return _READ
-        if frame.type == Type.LIFE and Life.decode(frame.payload).end:
-            return _ADMIN
+        if frame.type == Type.LIFE and (life := Life.decode(frame.payload)) != Life():
+            return _ADMIN if life.end else _WRITE
+        if frame.type == Type.LIFE:
+            return _READ  # whether the agent answers
     except (ValueError, KeyError, FieldError):
         return None
     return action

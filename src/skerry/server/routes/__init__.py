@@ -1,16 +1,23 @@
 """The routers that there are, in the order in which paths are compared."""
 
 from skerry.server.routes import (
+    audit,
     commands,
     directories,
     env,
+    events,
     files,
     git,
+    keys,
+    layers,
     lifecycle,
     page,
     ports,
     processes,
+    projects,
+    provider,
     sandboxes,
+    sessions,
     signed,
     snapshots,
     states,
@@ -18,13 +25,28 @@ from skerry.server.routes import (
     templates,
     terminals,
     usage,
+    users,
     volumes,
     watch,
+    webhooks,
 )
 from skerry.server.routing import Routes
+from skerry.server.streams import gateway, process, terminal
 
 ROUTERS: tuple[Routes, ...] = (
     system.router,
+    sessions.router,
+    users.router,
+    keys.router,
+    projects.router,
+    audit.router,
+    webhooks.router,
+    events.router,
+    provider.router,
+    layers.router,
+    gateway.router,
+    terminal.router,
+    process.router,
     page.router,
     sandboxes.router,
     lifecycle.router,

@@ -10,8 +10,10 @@ from skerry.server.store.belongings import Belonging, Belongings
 from skerry.server.store.database import Database
 from skerry.server.store.events import Events, StoredEvent
 from skerry.server.store.keys import ApiKey, Keys, SandboxToken
+from skerry.server.store.leases import LeaseStore
 from skerry.server.store.projects import Member, Project, Projects
 from skerry.server.store.users import User, Users
+from skerry.server.store.webhooks import Webhook, Webhooks
 
 FILE = "skerry.db"
 
@@ -28,6 +30,8 @@ class Store:
         self.belongings = Belongings(self.db)
         self.events = Events(self.db)
         self.audit = Audit(self.db)
+        self.webhooks = Webhooks(self.db)
+        self.leases = LeaseStore(self.db)
 
     async def secret(self, name: str) -> bytes:
         """A random secret of this server that outlives restarts, made at its first use."""
@@ -52,4 +56,5 @@ __all__ = [
     "Store",
     "StoredEvent",
     "User",
+    "Webhook",
 ]

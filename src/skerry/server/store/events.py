@@ -60,6 +60,16 @@ class Events:
         row = self._db.row("SELECT max(cursor) AS cursor FROM events WHERE sandbox_id = ?", sandbox_id)
         return 0 if row is None or row["cursor"] is None else int(row["cursor"])
 
+    def of_sandbox(self, sandbox_id: str) -> StoredEvent | None:
+        """The last one of a sandbox."""
+        row = self._db.row("SELECT * FROM events WHERE sandbox_id = ? ORDER BY cursor DESC LIMIT 1", sandbox_id)
+        return None if row is None else _event(row)
+
+    def first(self) -> int:
+        """The lowest `seq` that is kept; 0: none is."""
+        row = self._db.row("SELECT min(seq) AS seq FROM events")
+        return 0 if row is None or row["seq"] is None else int(row["seq"])
+
     def last(self) -> int:
         """The last `seq` there ever was; never falls, whatever is pruned."""
         row = self._db.row("SELECT seq FROM sqlite_sequence WHERE name = 'events'")
