@@ -30,6 +30,7 @@ T = TypeVar("T")
 Handler = Callable[P, T]
 
 BODY_PATIENCE = 60.0
+_OURS = ("responses", "openapi_extra", "include_in_schema")
 PROBLEMS = (400, 401, 403, 404, 409, 413, 429, 500, 501, 503, 504, 507)
 
 
@@ -223,7 +224,7 @@ class Routes:
 
         def take(handler: Callable[..., T]) -> Callable[..., T]:
             def mount(app: FastAPI) -> None:
-                rest = {name: value for name, value in options.items() if name not in ("responses", "openapi_extra")}
+                rest = {name: value for name, value in options.items() if name not in _OURS}
                 for one in methods or (method,):
                     app.router.add_api_route(
                         path,
@@ -234,7 +235,7 @@ class Routes:
                         dependencies=_declared(rule, path),
                         responses=responses(*problems) | options.get("responses", {}),
                         openapi_extra=_security(rule) | options.get("openapi_extra", {}),
-                        include_in_schema=one == method,  # HEAD is as GET
+                        include_in_schema=one == method and options.get("include_in_schema", True),  # HEAD is as GET
                         route_class_override=GuardedRoute,
                         **rest,
                     )

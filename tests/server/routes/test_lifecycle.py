@@ -265,13 +265,13 @@ def test_a_state_goes_out_and_comes_in_again(owner: httpx2.Client, made: Any) ->
         made.ids.append(_ok(back, 201)["id"])
         assert _exec(owner, made.ids[-1], "sha256sum -c sum; echo $A $B") == "blob: OK\n1 2\n"
     count = len(_ok(owner.get("/v1/sandboxes"))["items"])
-    for content, headers, status, code in (
+    for content, sent, status, code in (
         (out.content, {}, 401, "UNAUTHENTICATED"),
         (out.content[:-100_000], headers, 422, "CORRUPTED"),
         (b"nonsense", {}, 400, "INVALID_ARGUMENT"),
         (out.content, {"skerry-key": "short"}, 400, "INVALID_ARGUMENT"),
     ):
-        refused = owner.post("/v1/states", content=content, headers=headers)
+        refused = owner.post("/v1/states", content=content, headers=sent)
         assert (refused.status_code, refused.json()["code"]) == (status, code), refused.text
     assert owner.post("/v1/states", params={"options": "{"}, content=b"").status_code == 400
     assert len(_ok(owner.get("/v1/sandboxes"))["items"]) == count
