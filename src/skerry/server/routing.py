@@ -31,7 +31,7 @@ Handler = Callable[P, T]
 
 BODY_PATIENCE = 60.0
 _OURS = ("responses", "openapi_extra", "include_in_schema")
-PROBLEMS = (400, 401, 403, 404, 409, 413, 429, 500, 501, 503, 504, 507)
+PROBLEMS = (400, 401, 403, 404, 409, 413, 422, 429, 500, 501, 503, 504, 507)
 
 
 async def _resolve(context: Context, actor: Actor, rule: Rule, connection: HTTPConnection) -> tuple[Subject, Any]:
