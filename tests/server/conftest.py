@@ -19,6 +19,7 @@ from skerry.server.permissions import Role, Scope
 from skerry.server.serving import Server
 from skerry.server.settings import Settings
 from skerry.server.store import Project, User
+from tests.providers.conftest import own_home  # noqa: F401 - a fixture
 
 T = TypeVar("T")
 
