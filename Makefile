@@ -83,6 +83,7 @@ conformance: ## run the conformance suite on all providers and write its page
 .PHONY: bench
 bench: setup ## measure; DOCKER=1 adds Docker in the same run
 	$(PYTHON) bench/run.py $(if $(DOCKER),--docker)
+	$(PYTHON) bench/server.py
 
 .PHONY: soak
 soak: ## the long counts: CRASH_ROUNDS (500) kills, 1,000 lost connections, 100 clients of a server, 5 minutes of each fuzzer
