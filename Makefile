@@ -115,10 +115,12 @@ lock: ## resolve the dependencies anew
 	done
 	echo uv | .venv/bin/uv pip compile -q --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate \
 		--no-header - -o requirements-uv.txt
+	echo drf-spectacular-sidecar | .venv/bin/uv pip compile -q --upgrade --no-deps --universal --python-version 3.11 \
+		--generate-hashes --no-annotate --no-header - -o requirements-page.txt
 
 .PHONY: clean
 clean: ## remove what was built; .venv and sandboxes stay
 	$(MAKE) -s -C agent clean
 	$(MAKE) -s -C launcher clean
-	rm -rf $(BIN) dist bench/results .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(BIN) src/skerry/server/static dist bench/results .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find src tests tools examples bench -name __pycache__ -prune -exec rm -rf {} +

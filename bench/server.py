@@ -199,9 +199,8 @@ def report(measured: Measured, counts: Counts) -> list[str]:
     """Print it; what must hold and does not."""
     for name, samples in measured.samples.items():
         found = Summary.of(samples)
-        print(
-            f"{name:12} p50 {found.p50 * 1000:7.3f} ms  p95 {found.p95 * 1000:7.3f}  p99 {found.p99 * 1000:7.3f}  n {found.n}"
-        )
+        p50, p95, p99 = (seconds * 1000 for seconds in (found.p50, found.p95, found.p99))
+        print(f"{name:12} p50 {p50:7.3f} ms  p95 {p95:7.3f}  p99 {p99:7.3f}  n {found.n}")
     times = {name: percentile(samples, 50) for name, samples in measured.samples.items()}
     execs, keys = times["remote exec"] / times["local exec"], times["remote key"] / times["pty key"]
     print(f"remote exec is {execs:.2f} × local exec (goal ≤ 2); key → echo is {keys:.1f} × a plain pty")

@@ -1,4 +1,4 @@
-"""Files and trees as streams, for whoever passes them on to a client of its own: nothing touches this machine's disk."""
+"""Files and trees as streams, for whoever passes them on: nothing touches the disk of this machine."""
 
 from __future__ import annotations
 

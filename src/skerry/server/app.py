@@ -82,7 +82,9 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
         }
         for path in document["paths"].values():  # pydantic's refusals are problems with the status 400
             for operation in path.values():
-                operation.get("responses", {}).pop("422", None)
+                answers = operation.get("responses", {})
+                if problems.CONTENT_TYPE not in answers.get("422", {}).get("content", {}):
+                    answers.pop("422", None)
         for name in ("HTTPValidationError", "ValidationError"):
             parts["schemas"].pop(name, None)
         app.openapi_schema = document

@@ -30,9 +30,8 @@ T = TypeVar("T")
 Handler = Callable[P, T]
 
 BODY_PATIENCE = 60.0
-OURS = ("responses", "openapi_extra", "include_in_schema")
-"""Options of a route that are completed here."""
-PROBLEMS = (400, 401, 403, 404, 409, 413, 429, 500, 501, 503, 504, 507)
+_OURS = ("responses", "openapi_extra", "include_in_schema")
+PROBLEMS = (400, 401, 403, 404, 409, 413, 422, 429, 500, 501, 503, 504, 507)
 
 
 async def _resolve(context: Context, actor: Actor, rule: Rule, connection: HTTPConnection) -> tuple[Subject, Any]:
@@ -225,7 +224,7 @@ class Routes:
 
         def take(handler: Callable[..., T]) -> Callable[..., T]:
             def mount(app: FastAPI) -> None:
-                rest = {name: value for name, value in options.items() if name not in OURS}
+                rest = {name: value for name, value in options.items() if name not in _OURS}
                 for one in methods or (method,):
                     app.router.add_api_route(
                         path,

@@ -161,8 +161,8 @@ async def _serve(
     async def started() -> None:
         link = await first_link(app.state.context)
         ca_file = None if certificates is None else str(certificates.ca)
-        instance.announce(settings.directory, settings.url, ca_file)
         on_ready(Started(settings.url, link, settings.directory / "admin.key", certificates))
+        instance.announce(settings.directory, settings.url, ca_file)
 
     try:
         await Server(app, settings, started).serve([listener])

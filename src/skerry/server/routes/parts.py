@@ -18,8 +18,6 @@ from skerry.server.store import Project
 
 SANDBOX = "/v1/sandboxes/{sandbox}"
 BINARY = {"type": "string", "format": "binary"}
-MORE = (422,)
-"""Statuses of problems beside those that every route may have."""
 
 
 async def _box(context: Ctx, who: Who, about: About, sandbox: Sandbox) -> AsyncSandbox:
@@ -46,7 +44,7 @@ def op(
     `also` are other content types of the answer and what they hold; `raw` is the only one; `sends` is the content type
     of a request's body that is no JSON.
     """
-    found: dict[int | str, dict[str, Any]] = responses(*MORE, *problems)
+    found: dict[int | str, dict[str, Any]] = responses(*problems)
     content: dict[str, Any] = {
         kind: {"schema": {"type": "string", "description": text}} for kind, text in (also or {}).items()
     }
