@@ -86,7 +86,8 @@ bench: setup ## measure; DOCKER=1 adds Docker in the same run
 soak: ## the long counts: CRASH_ROUNDS (500) kills, 1,000 lost connections, trees of 50,000 files, 5 minutes of each fuzzer
 	@tools/setup.sh test
 	@$(MAKE) native
-	SOAK=1 SKERRY_CRASH_ROUNDS=$(CRASH_ROUNDS) SKERRY_DISCONNECTS=1000 SKERRY_TEST_FILES=50000 FUZZ_SECONDS=300 \
+	SOAK=1 SKERRY_CRASH_ROUNDS=$(CRASH_ROUNDS) SKERRY_DISCONNECTS=1000 SKERRY_TEST_FILES=50000 FUZZ_SECONDS=300 SKERRY_API_EXAMPLES=50 \
+		SKERRY_TEST_BYTES=5368709120 \
 		$(PYTEST) -m soak --timeout=14400 $(PYTEST_ARGS)
 	@$(MAKE) fuzz FUZZ_SECONDS=300
 
