@@ -109,6 +109,14 @@ def answer(error: SkerryError) -> Response:
     return Response(text, status_code=status, headers=headers, media_type=CONTENT_TYPE)
 
 
+class Refused(HTTPException):
+    """An error while a body is read: FastAPI takes every other exception there for a body that is no JSON."""
+
+    def __init__(self, error: SkerryError) -> None:
+        super().__init__(status_of(error), error.message)
+        self.error = error
+
+
 async def on_skerry_error(connection: Request | WebSocket, error: Exception) -> Response:
     assert isinstance(error, SkerryError)
     return await _send(connection, error)
@@ -124,6 +132,8 @@ async def on_invalid(connection: Request | WebSocket, error: Exception) -> Respo
 async def on_http_exception(connection: Request | WebSocket, error: Exception) -> Response:
     """What Starlette itself refuses: no such route, no such method, a body that is no form."""
     assert isinstance(error, HTTPException)
+    if isinstance(error, Refused):
+        return await _send(connection, error.error)
     if error.status_code == 404:
         return await _send(connection, NotFound(f"there is nothing at {connection.url.path}"))
     if error.status_code == 405:

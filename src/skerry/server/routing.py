@@ -22,7 +22,7 @@ from skerry.server.access import Subject, authorize, record
 from skerry.server.context import Context
 from skerry.server.identity import SAFE, Actor
 from skerry.server.permissions import ROUTES, Action, Rule
-from skerry.server.problems import responses
+from skerry.server.problems import Refused, responses
 from skerry.server.projects import locate
 
 P = ParamSpec("P")
@@ -122,12 +122,12 @@ def bounded(receive: Receive, most: int | None, scope: Scope) -> Receive:
             with anyio.fail_after(BODY_PATIENCE):
                 message = await receive()
         except TimeoutError:
-            raise Timeout(f"nothing of the body has come for {BODY_PATIENCE:.0f} s") from None
+            raise Refused(Timeout(f"nothing of the body has come for {BODY_PATIENCE:.0f} s")) from None
         if message["type"] == "http.request":
             more = message.get("more_body", False)
             count += len(message.get("body", b""))
             if most is not None and count > most:
-                raise TooLarge(f"the body is more than the {most} bytes that are taken here")
+                raise Refused(TooLarge(f"the body is more than the {most} bytes that are taken here"))
         return message
 
     return receive_bounded
@@ -220,7 +220,6 @@ class Routes:
         self, method: str, path: str, options: dict[str, Any], methods: tuple[str, ...] = ()
     ) -> Callable[[Callable[..., T]], Callable[..., T]]:
         rule = self._rule(method, path)
-        problems = [status for status in PROBLEMS if rule.action is not Action.OPEN or status not in (401, 403)]
 
         def take(handler: Callable[..., T]) -> Callable[..., T]:
             def mount(app: FastAPI) -> None:
@@ -233,7 +232,7 @@ class Routes:
                         tags=[self._tag],
                         operation_id=f"{self._tag.replace(' ', '_').replace('-', '_')}_{handler.__name__.strip('_')}",
                         dependencies=_declared(rule, path),
-                        responses=responses(*problems) | options.get("responses", {}),
+                        responses=responses(*PROBLEMS) | options.get("responses", {}),
                         openapi_extra=_security(rule) | options.get("openapi_extra", {}),
                         include_in_schema=one == method and options.get("include_in_schema", True),  # HEAD is as GET
                         route_class_override=GuardedRoute,

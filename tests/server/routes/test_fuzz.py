@@ -78,6 +78,8 @@ class Target:
             with response:
                 endless = response.headers.get("content-type") == "text/event-stream"
                 content = b"" if endless else response.content
+        except requests.exceptions.Timeout as late:
+            raise AssertionError(f"no answer: {made}") from late
         except (requests.exceptions.InvalidURL, requests.exceptions.InvalidHeader, UnicodeEncodeError):
             return  # nothing that could be sent
         where = f"{case.method} {case.operation.path} -> {response.status_code} {content[:500]!r}; {made}"
@@ -133,6 +135,6 @@ def test_no_request_breaks_the_server(target: Target, operations: list[Any], mod
             run()
         except Unsatisfiable:
             continue  # there is no wrong way to ask for it
-        except (AssertionError, FailureGroup) as failure:
+        except (AssertionError, FailureGroup, requests.exceptions.Timeout) as failure:
             failures.append(f"{operation.method} {operation.path}: {str(failure)[:1500]}")
     assert not failures, "\n\n".join(failures)
