@@ -40,7 +40,11 @@ launcher/build/seccomp.bpf: tools/gen_seccomp.py src/skerry/providers/local/secc
 	@$(PYTHON) tools/gen_seccomp.py $@
 
 .PHONY: run
-run: setup ## run code in a real sandbox and show the timings
+run: setup ## start the server; it prints its address, a link to sign in, and a line for curl
+	@.venv/bin/skerry up
+
+.PHONY: demo
+demo: setup ## run code in a real sandbox and show the timings
 	@$(PYTHON) examples/quickstart.py
 	@.venv/bin/skerry bench --quick
 
@@ -73,8 +77,10 @@ fmt: ## format and fix what can be fixed
 	$(PYTHON) docs/reference/generate.py
 
 .PHONY: conformance
-conformance: ## run the conformance suite on both providers and write its page
+conformance: ## run the conformance suite on all providers and write its page
 	$(PYTHON) -m skerry conformance -o json > docs/reference/conformance-local.json
+	$(PYTHON) tools/with_server.py $(PYTHON) -m skerry conformance --provider remote -o json \
+		> docs/reference/conformance-remote.json
 	$(PYTHON) -m skerry conformance --provider examples.memory_provider:MemoryProvider --network open -o json \
 		> docs/reference/conformance-memory.json
 	$(PYTHON) docs/reference/generate.py
@@ -82,6 +88,7 @@ conformance: ## run the conformance suite on both providers and write its page
 .PHONY: bench
 bench: setup ## measure; DOCKER=1 adds Docker in the same run
 	$(PYTHON) bench/run.py $(if $(DOCKER),--docker)
+	$(PYTHON) bench/server.py
 
 .PHONY: soak
 soak: ## the long counts, about 40 minutes: kills, lost connections, trees of 50,000 files, clients of a server, fuzzing
@@ -89,7 +96,8 @@ soak: ## the long counts, about 40 minutes: kills, lost connections, trees of 50
 	@$(MAKE) native
 	@$(MAKE) -j3 --output-sync=target soak-crashes soak-keeping soak-rest
 
-SOAK = SOAK=1 SKERRY_DISCONNECTS=1000 SKERRY_TEST_FILES=50000 $(PYTEST) -m soak --timeout=14400 -p no:cacheprovider
+SOAK = SOAK=1 SKERRY_DISCONNECTS=1000 SKERRY_TEST_FILES=50000 SKERRY_LOAD_SECONDS=300 SKERRY_LOAD_CLIENTS=100 \
+	SKERRY_API_EXAMPLES=10 SKERRY_TEST_BYTES=5368709120 SKERRY_UP_KILLS=10 $(PYTEST) -m soak --timeout=14400 -p no:cacheprovider
 .PHONY: soak-crashes soak-keeping soak-rest
 soak-crashes:
 	SKERRY_CRASH_ROUNDS=$(CRASH_ROUNDS) $(SOAK) tests/crash/test_crash.py $(PYTEST_ARGS)
@@ -114,16 +122,18 @@ fuzz: ## fuzz both decoders for FUZZ_SECONDS (60) each
 .PHONY: lock
 lock: ## resolve the dependencies anew
 	@tools/setup.sh
-	for what in "requirements.txt" "requirements-dev.txt --group dev -c requirements.txt"; do \
+	for what in "requirements.txt --extra server" "requirements-dev.txt --extra server --group dev -c requirements.txt"; do \
 		.venv/bin/uv pip compile -q --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
 			pyproject.toml -o $$what; \
 	done
 	echo uv | .venv/bin/uv pip compile -q --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate \
 		--no-header - -o requirements-uv.txt
+	echo drf-spectacular-sidecar | .venv/bin/uv pip compile -q --upgrade --no-deps --universal --python-version 3.11 \
+		--generate-hashes --no-annotate --no-header - -o requirements-page.txt
 
 .PHONY: clean
 clean: ## remove what was built; .venv and sandboxes stay
 	$(MAKE) -s -C agent clean
 	$(MAKE) -s -C launcher clean
-	rm -rf $(BIN) dist bench/results .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(BIN) src/skerry/server/static dist bench/results .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find src tests tools examples bench -name __pycache__ -prune -exec rm -rf {} +

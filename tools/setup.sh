@@ -113,5 +113,20 @@ make_venv() {
     printf '%s\n' "$want" >.venv/setup-stamp
 }
 
+# The API page's files come out of a package that is locked by hash and not installed.
+fetch_page() {
+    local target=src/skerry/server/static/docs want wheel
+    want=$(cat requirements-page.txt tools/fetch_page.py | sha256sum)
+    [[ $(cat $target/stamp 2>/dev/null) != "$want" ]] || return 0
+    say "the API page"
+    wheel=$(mktemp -d)
+    patiently .venv/bin/python -m pip download -q --disable-pip-version-check --no-deps --require-hashes \
+        -r requirements-page.txt -d "$wheel"
+    .venv/bin/python tools/fetch_page.py "$wheel" $target
+    rm -r "$wheel"
+    printf '%s\n' "$want" >$target/stamp
+}
+
 install_packages "${1:-}"
 make_venv
+fetch_page

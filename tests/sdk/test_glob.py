@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import AsyncIterator
 
 import anyio
 import pytest
 
 from skerry import AsyncSandbox, FileMissing, InvalidArgument, NotADirectory, Sandbox
-from skerry.sdk.glob import ALL_LEVELS, compile_glob, name_filter
+from skerry.sdk.glob import ALL_LEVELS, compile_glob, has_magic, name_filter
 
 TREE = """
 mkdir -p src/pkg/deep src/.hidden tests 'odd[1]' docs/a docs/b
@@ -118,3 +120,57 @@ def test_the_blocking_glob() -> None:
     with Sandbox.create(timeout=300) as sandbox:
         sandbox.files.write("a/b.txt", "")
         assert [info.path for info in sandbox.files.glob("*/*.txt")] == ["a/b.txt"]
+
+
+def test_no_pattern_takes_longer_than_its_size() -> None:
+    """Made to be tried in every combination: with backtracking none of these ends in a lifetime."""
+    began = time.monotonic()
+    names = "*a" * 40 + "c", "**/a/" * 30 + "c", "[ab]*" * 50 + "c", "?*" * 60 + "!"
+    paths = "a" * 200, "/".join("a" * 200), "ab" * 100
+    for name in names:
+        for regex in (compile_glob(name)[0].regex, name_filter(name)):
+            for path in paths:
+                assert regex.fullmatch(path) is None
+    assert time.monotonic() - began < 10
+
+
+def test_patterns_match_what_trying_everything_matches() -> None:
+    """Against a matcher that tries every way, over all short patterns and paths of a small alphabet."""
+
+    def in_name(pattern: str, name: str) -> bool:
+        if not pattern:
+            return not name
+        if pattern[0] == "*":
+            return any(in_name(pattern[1:], name[at:]) for at in range(len(name) + 1))
+        return bool(name) and pattern[0] in ("?", name[0]) and in_name(pattern[1:], name[1:])
+
+    def hides(pattern: str, name: str) -> bool:
+        return name.startswith(".") and not pattern.startswith(".")
+
+    def in_path(pattern: list[str], path: list[str]) -> bool:
+        if not pattern:
+            return not path
+        if pattern[0] == "**":
+            if len(pattern) == 1:
+                return bool(path) and not any(name.startswith(".") for name in path)
+            visible = next((at for at, name in enumerate(path) if name.startswith(".")), len(path))
+            return any(in_path(pattern[1:], path[at:]) for at in range(visible + 1))
+        if not path or hides(pattern[0], path[0]):
+            return False
+        return in_name(pattern[0], path[0]) and in_path(pattern[1:], path[1:])
+
+    chance = random.Random(3)
+    for _ in range(20_000):
+        pattern = [
+            chance.choice(("**", "**", "*", "a*", "*a*b", ".*", "?", "a", "*a*a", ".a"))
+            for _ in range(chance.randint(1, 5))
+        ]
+        path = ["".join(chance.choices("aab.", k=chance.randint(1, 4))) for _ in range(chance.randint(1, 6))]
+        if any(set(name) == {"."} for name in path):
+            continue
+        pattern = [part for at, part in enumerate(pattern) if part != "**" or pattern[at - 1 : at] != ["**"]]
+        text = "/".join(pattern)
+        if not has_magic(text.partition("/")[0]):
+            continue
+        (compiled,) = compile_glob(text)
+        assert compiled.matches("/".join(path), is_dir=False) is in_path(pattern, path), (text, path)

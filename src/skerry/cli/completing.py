@@ -164,7 +164,7 @@ def _sandboxes() -> list[tuple[str, str]]:
     from skerry.core.errors import SkerryError
 
     try:
-        found = asyncio.run(registry.provider("local").list())
+        found = asyncio.run(registry.provider().list())
     except (SkerryError, OSError):
         return []
     return [(info.name or info.id, f"{info.state.value}, {info.template}") for info in found]

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-GROUPS = ("Sandboxes", "Lifecycle", "Running", "Files", "Keeping", "Network", "Looking", "Machine")
+GROUPS = ("Sandboxes", "Lifecycle", "Running", "Files", "Keeping", "Network", "Looking", "Server", "Machine")
 """In the order they are shown; a command names its own as `rich_help_panel`."""
 
 

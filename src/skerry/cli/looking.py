@@ -122,7 +122,7 @@ def events(
         from skerry import AsyncSandbox
         from skerry.core import registry
 
-        provider = registry.provider("local")
+        provider = registry.provider()
         if not follow:
             found = await provider.events((await provider.find(sandbox)).id, since)
             if output is Format.JSON:

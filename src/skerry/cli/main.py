@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from skerry.cli import (
+    accounts,
     bench,
     completion,
     conformance,
@@ -21,6 +22,7 @@ from skerry.cli import (
     ports,
     processes,
     sandboxes,
+    server,
     snapshots,
     states,
     storage,
@@ -96,6 +98,17 @@ app.add_typer(volumes.app, name="volume", rich_help_panel="Keeping")
 app.command(rich_help_panel="Network")(ports.port)
 app.command(rich_help_panel="Looking")(looking.usage)
 app.command(rich_help_panel="Looking")(looking.events)
+app.command(rich_help_panel="Server")(server.up)
+app.command(rich_help_panel="Server")(server.status)
+app.command(rich_help_panel="Server")(server.down)
+app.command(rich_help_panel="Server")(server.backup)
+app.add_typer(server.config, name="config", rich_help_panel="Server")
+app.command(rich_help_panel="Server")(accounts.login)
+app.command(rich_help_panel="Server")(accounts.logout)
+app.command(rich_help_panel="Server")(accounts.whoami)
+app.add_typer(accounts.users, name="user", rich_help_panel="Server")
+app.add_typer(accounts.keys, name="key", rich_help_panel="Server")
+app.add_typer(accounts.projects, name="project", rich_help_panel="Server")
 app.add_typer(storage.app, name="storage", rich_help_panel="Machine")
 app.command(rich_help_panel="Machine")(sandboxes.gc)
 app.command(rich_help_panel="Machine")(doctor.doctor)

@@ -37,6 +37,14 @@ def complete(work: Callable[[], Awaitable[int | None]], *, output: Format, failu
     return code
 
 
+def fail_as_told(work: Callable[[], None], *, output: Format) -> None:
+    """Run `work`, which has its own event loop and signals; an error is printed and ends the process with 1."""
+    try:
+        work()
+    except Exception as error:  # noqa: BLE001 - the process ends here
+        raise SystemExit(_report(_single(error), output=output, failure=1)) from None
+
+
 def remove_each(names: list[str], remove: Callable[[str], Awaitable[str]], *, output: Format) -> NoReturn:
     """Remove one after the other and print what `remove` returns for each; then exit, with 1 if one could not be."""
 

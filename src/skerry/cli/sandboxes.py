@@ -238,7 +238,7 @@ def gc(output: options.Output = Format.TEXT) -> None:
     async def work() -> None:
         from skerry.core import registry
 
-        removed = await registry.provider("local").sweep()
+        removed = await registry.provider().sweep()
         if output is Format.JSON:
             print_json({"removed": removed})
         else:
@@ -292,7 +292,7 @@ async def _destroy(name: str, grace: float | None) -> str:
     from skerry.core import registry
     from skerry.core.errors import Corrupted
 
-    provider = registry.provider("local")
+    provider = registry.provider()
     try:
         if grace is not None:
             box = await AsyncSandbox.find(name)

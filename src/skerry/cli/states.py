@@ -54,7 +54,7 @@ def export(
         to_stdout = file == "-"
         if to_stdout and sys.stdout.isatty():
             raise InvalidArgument("an export is not for a terminal", hint="name a file, or pipe it on")
-        provider = registry.provider("local")
+        provider = registry.provider()
         source_id = await _find(source)
         with progress_bar(source, wanted=True) as report:
             tell = None if report is None else (lambda done: report(done, None))

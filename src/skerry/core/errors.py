@@ -2,6 +2,7 @@
 
 SkerryError
 ├── InvalidArgument (ValueError)            INVALID_ARGUMENT
+│   └── TooLarge                            TOO_LARGE
 ├── Unsupported (NotImplementedError)       UNSUPPORTED
 ├── ProviderUnavailable                     PROVIDER_UNAVAILABLE
 ├── ConnectionLost (ConnectionError)        CONNECTION_LOST
@@ -9,6 +10,9 @@ SkerryError
 ├── Timeout (TimeoutError)                  TIMEOUT
 │   └── ExecTimeout                         … of a command; carries its result
 ├── QuotaExceeded                           QUOTA_EXCEEDED
+├── RateLimited                             RATE_LIMITED        carries when to come again
+├── InternalError                           INTERNAL            a server's own fault; carries the request's id
+├── NotFound (LookupError)                  NOT_FOUND           a user, project, key … of a server
 ├── Conflict                                CONFLICT
 ├── Corrupted                               CORRUPTED
 ├── SandboxNotFound (LookupError)           SANDBOX_NOT_FOUND
@@ -74,6 +78,12 @@ class InvalidArgument(SkerryError, ValueError):
     code = "INVALID_ARGUMENT"
 
 
+class TooLarge(InvalidArgument):
+    """More than may be sent at once."""
+
+    code = "TOO_LARGE"
+
+
 class Unsupported(SkerryError, NotImplementedError):
     """`option` is the name of what cannot be honoured, `providers` those that can."""
 
@@ -121,6 +131,34 @@ class ExecTimeout(Timeout):
 class QuotaExceeded(SkerryError):
     code = "QUOTA_EXCEEDED"
     hint = "clean up, or raise the limit"
+
+
+class RateLimited(SkerryError):
+    """Too many requests; `retry_after` is the seconds until the next is taken."""
+
+    code = "RATE_LIMITED"
+    retryable = True
+    hint = "wait as long as retry_after says"
+
+    def __init__(self, message: str, *, retry_after: float = 1.0, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.retry_after = retry_after
+
+
+class InternalError(SkerryError):
+    """Something went wrong inside a server; its log says what, under `request_id`."""
+
+    code = "INTERNAL"
+
+    def __init__(self, message: str, *, request_id: str = "", hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.request_id = request_id
+
+
+class NotFound(SkerryError, LookupError):
+    """A thing of a server that is none of those with an error of their own: a user, a project, a key …"""
+
+    code = "NOT_FOUND"
 
 
 class Conflict(SkerryError):

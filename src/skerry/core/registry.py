@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import os
+from collections.abc import Callable
 from functools import cache
 from importlib.metadata import entry_points
 
@@ -19,14 +21,24 @@ def names() -> list[str]:
 
 @cache
 def _load(name: str) -> Provider:
+    return factory(name)()
+
+
+def default() -> str:
+    """The provider of who names none: `remote` where SKERRY_URL names a server, else `local`."""
+    return "remote" if os.environ.get("SKERRY_URL") else "local"
+
+
+def provider(which: str | Provider | None = None) -> Provider:
+    """The provider object for a name, or the default one; one object a process. Raises InvalidArgument."""
+    return which if isinstance(which, Provider) else _load(which or default())
+
+
+def factory(name: str) -> Callable[..., Provider]:
+    """What makes a new provider object of that name, with settings of its own. Raises InvalidArgument."""
     for entry in entry_points(group=GROUP, name=name):
-        provider: Provider = entry.load()()
-        return provider
+        made: Callable[..., Provider] = entry.load()
+        return made
     near = difflib.get_close_matches(name, names(), n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"installed: {', '.join(names()) or 'none'}"
     raise InvalidArgument(f"there is no provider {name!r}", hint=hint)
-
-
-def provider(which: str | Provider) -> Provider:
-    """The provider object for a name; one object a process. Raises InvalidArgument."""
-    return which if isinstance(which, Provider) else _load(which)

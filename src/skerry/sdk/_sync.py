@@ -1142,7 +1142,7 @@ class Snapshots:
     They are taken by `sandbox.snapshots.create`; `create(snapshot=…)` makes a sandbox from one.
     """
 
-    def __init__(self, provider: str | Provider = "local") -> None:
+    def __init__(self, provider: str | Provider | None = None) -> None:
         self._inner = _snapshots.AsyncSnapshots(provider)
 
     def list(self) -> list[SnapshotInfo]:
@@ -1244,7 +1244,7 @@ class SandboxSnapshots:
 class Templates:
     """The templates of a provider: those that come with Skerry, and those built here."""
 
-    def __init__(self, provider: str | Provider = "local") -> None:
+    def __init__(self, provider: str | Provider | None = None) -> None:
         self._inner = _templates.AsyncTemplates(provider)
 
     def build(
@@ -1300,7 +1300,7 @@ class Templates:
 class Volumes:
     """The volumes of a provider. A sandbox gets them by `create(volumes={"/data": "name"})`."""
 
-    def __init__(self, provider: str | Provider = "local") -> None:
+    def __init__(self, provider: str | Provider | None = None) -> None:
         self._inner = _volumes.AsyncVolumes(provider)
 
     def create(
@@ -1366,7 +1366,7 @@ class Sandbox:
     @classmethod
     def create(
         cls,
-        provider: str | Provider = "local",
+        provider: str | Provider | None = None,
         *,
         name: str | None = None,
         template: TemplateOption | None = None,
@@ -1487,7 +1487,7 @@ class Sandbox:
         )
 
     @classmethod
-    def connect(cls, id_or_name: str, *, provider: str | Provider = "local", auto_start: bool = True) -> Self:
+    def connect(cls, id_or_name: str, *, provider: str | Provider | None = None, auto_start: bool = True) -> Self:
         """A sandbox that exists, with its connection open; one that is stopped or paused is started.
 
         Raises SandboxNotFound, SandboxStopped, SandboxFailed, ConnectionLost.
@@ -1495,7 +1495,7 @@ class Sandbox:
         return cls(run(_sandbox.AsyncSandbox.connect(id_or_name, provider=provider, auto_start=auto_start)))
 
     @classmethod
-    def get(cls, id: str, *, provider: str | Provider = "local", auto_start: bool = True) -> Self:
+    def get(cls, id: str, *, provider: str | Provider | None = None, auto_start: bool = True) -> Self:
         """The sandbox with that id; the connection is opened, and it is started, when it is needed.
 
         Raises SandboxNotFound.
@@ -1503,7 +1503,7 @@ class Sandbox:
         return cls(run(_sandbox.AsyncSandbox.get(id, provider=provider, auto_start=auto_start)))
 
     @classmethod
-    def find(cls, id_or_name: str, *, provider: str | Provider = "local", auto_start: bool = True) -> Self:
+    def find(cls, id_or_name: str, *, provider: str | Provider | None = None, auto_start: bool = True) -> Self:
         """The sandbox with that id or name, as `get`. Raises SandboxNotFound."""
         return cls(run(_sandbox.AsyncSandbox.find(id_or_name, provider=provider, auto_start=auto_start)))
 
@@ -1514,7 +1514,7 @@ class Sandbox:
         state: State | str | None = None,
         metadata: Mapping[str, str] | None = None,
         labels: Mapping[str, str] | None = None,
-        provider: str | Provider = "local",
+        provider: str | Provider | None = None,
         limit: int = 100,
         cursor: str | None = None,
     ) -> SandboxPage:
@@ -1659,6 +1659,11 @@ class Sandbox:
     def provider(self) -> str:
         """The provider's name."""
         return self._inner.provider
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is under way on the connection: a command, a transfer, an attachment, a watch."""
+        return self._inner.busy
 
     @property
     def config(self) -> SandboxSpec:

@@ -19,7 +19,6 @@ MAX_ALTERNATIVES = 1000
 ALL_LEVELS = 1 << 30
 _MAGIC = re.compile(r"[*?\[\\]")
 _NO_DOT = r"(?!\.)"
-_DIRECTORIES = rf"(?:{_NO_DOT}[^/]+/)*"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,38 +88,50 @@ def _segments(pattern: str) -> list[str]:
 
 
 def _path_regex(segments: list[str], *, hidden: bool = False) -> str:
-    parts = []
-    directories = "(?:[^/]+/)*" if hidden else _DIRECTORIES
-    for number, segment in enumerate(segments):
-        last = number == len(segments) - 1
+    """What stands between two `**` is matched where it comes first and never elsewhere: a later place allows no more.
+
+    So the time is bounded by the lengths of pattern and path multiplied, whatever somebody has made them of.
+    """
+    groups: list[list[str]] = [[]]
+    for segment in segments:
         if segment == "**":
-            parts.append(directories + (("" if hidden else _NO_DOT) + "[^/]+" if last else ""))
+            groups.append([])
         else:
-            parts.append(_segment_regex(segment, hidden=hidden) + ("" if last else "/"))
-    return "".join(parts)
+            groups[-1].append(_segment_regex(segment, hidden=hidden))
+    name = "[^/]+" if hidden else f"{_NO_DOT}[^/]+"
+    *before, last = ("/".join(group) for group in groups)
+    if not before:
+        return last
+    found = [f"{before[0]}/" if before[0] else ""]
+    found += [f"(?>(?:{name}/)*?{group}/)" for group in before[1:]]
+    return "".join(found) + f"(?:{name}/)*" + (last or name)
 
 
 def _segment_regex(segment: str, *, hidden: bool) -> str:
-    out = ["" if hidden or segment.startswith((".", "\\.")) else _NO_DOT]
-    position = 0
+    """As above, what stands between two `*` is matched where it comes first."""
+    pieces, position = [""], 0
     while position < len(segment):
         letter = segment[position]
         position += 1
         if letter == "*":
             while segment[position : position + 1] == "*":
                 position += 1
-            out.append("[^/]*")
+            pieces.append("")
         elif letter == "?":
-            out.append("[^/]")
+            pieces[-1] += "[^/]"
         elif letter == "[" and (end := _class_end(segment, position)) > 0:
-            out.append(_class_regex(segment[position:end]))
+            pieces[-1] += _class_regex(segment[position:end])
             position = end + 1
         elif letter == "\\" and position < len(segment):
-            out.append(re.escape(segment[position]))
+            pieces[-1] += re.escape(segment[position])
             position += 1
         else:
-            out.append(re.escape(letter))
-    return "".join(out)
+            pieces[-1] += re.escape(letter)
+    visible = "" if hidden or segment.startswith((".", "\\.")) else _NO_DOT
+    if len(pieces) == 1:
+        return visible + pieces[0]
+    first, *middle, last = pieces
+    return f"(?>{visible}{first}" + "".join(f"(?>[^/]*?{piece})" for piece in middle) + rf"[^/]*{last}(?![^/]))"
 
 
 def _class_end(segment: str, start: int) -> int:

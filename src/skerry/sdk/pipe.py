@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from typing import Protocol
 
 import anyio
 from anyio.abc import ByteStream, SocketAttribute, UNIXSocketStream
+
+from skerry.core.pipe import Ends, Pipe, PipeStream
 
 READ_SIZE = 256 * 1024
 LINGER = 1.0
@@ -27,32 +28,10 @@ class _Local(threading.local):
 _local = _Local()
 
 
-class Ends(Protocol):
-    """Who gets what comes out of a pipe."""
-
-    def received(self, data: memoryview | bytes) -> None: ...
-    def drained(self) -> None:
-        """Everything written has left."""
-
-    def ended(self, error: Exception | None) -> None:
-        """Nothing more comes; None is a proper end. Called at most once, and not after `close`."""
-
-
-class Pipe(Protocol):
-    """Belongs to the event loop it was made in."""
-
-    pending: int
-    """Bytes written that have not left yet."""
-
-    def write(self, data: bytes) -> None: ...
-    def close(self) -> None:
-        """Stop at once; nothing is called back any more."""
-
-    async def wait_closed(self) -> None: ...
-
-
 def open_pipe(stream: ByteStream, ends: Ends) -> Pipe:
     """The quickest pipe for `stream`, which now belongs to it."""
+    if isinstance(stream, PipeStream):
+        return stream.into_pipe(ends)
     raw = stream.extra(SocketAttribute.raw_socket, None) if isinstance(stream, UNIXSocketStream) else None
     if isinstance(raw, socket.socket) and raw.gettimeout() == 0:
         return SocketPipe(stream, raw, ends)

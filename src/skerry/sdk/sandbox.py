@@ -115,7 +115,7 @@ class AsyncSandbox:
     @classmethod
     async def create(
         cls,
-        provider: str | Provider = "local",
+        provider: str | Provider | None = None,
         *,
         name: str | None = None,
         template: TemplateOption | None = None,
@@ -267,7 +267,7 @@ class AsyncSandbox:
         return sandbox
 
     @classmethod
-    async def connect(cls, id_or_name: str, *, provider: str | Provider = "local", auto_start: bool = True) -> Self:
+    async def connect(cls, id_or_name: str, *, provider: str | Provider | None = None, auto_start: bool = True) -> Self:
         """A sandbox that exists, with its connection open; one that is stopped or paused is started.
 
         Raises SandboxNotFound, SandboxStopped, SandboxFailed, ConnectionLost.
@@ -277,7 +277,7 @@ class AsyncSandbox:
         return sandbox
 
     @classmethod
-    async def get(cls, id: str, *, provider: str | Provider = "local", auto_start: bool = True) -> Self:
+    async def get(cls, id: str, *, provider: str | Provider | None = None, auto_start: bool = True) -> Self:
         """The sandbox with that id; the connection is opened, and it is started, when it is needed.
 
         Raises SandboxNotFound.
@@ -286,7 +286,7 @@ class AsyncSandbox:
         return cls(chosen, await chosen.get(id), auto_start=auto_start)
 
     @classmethod
-    async def find(cls, id_or_name: str, *, provider: str | Provider = "local", auto_start: bool = True) -> Self:
+    async def find(cls, id_or_name: str, *, provider: str | Provider | None = None, auto_start: bool = True) -> Self:
         """The sandbox with that id or name, as `get`. Raises SandboxNotFound."""
         chosen = registry.provider(provider)
         return cls(chosen, await chosen.find(id_or_name), auto_start=auto_start)
@@ -298,7 +298,7 @@ class AsyncSandbox:
         state: State | str | None = None,
         metadata: Mapping[str, str] | None = None,
         labels: Mapping[str, str] | None = None,
-        provider: str | Provider = "local",
+        provider: str | Provider | None = None,
         limit: int = 100,
         cursor: str | None = None,
     ) -> SandboxPage:
@@ -524,6 +524,11 @@ class AsyncSandbox:
     def provider(self) -> str:
         """The provider's name."""
         return self._provider.name
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is under way on the connection: a command, a transfer, an attachment, a watch."""
+        return any(session.busy for session in self._link.sessions())
 
     @property
     def config(self) -> SandboxSpec:

@@ -36,7 +36,7 @@ class AsyncSnapshots:
     They are taken by `sandbox.snapshots.create`; `create(snapshot=…)` makes a sandbox from one.
     """
 
-    def __init__(self, provider: str | Provider = "local") -> None:
+    def __init__(self, provider: str | Provider | None = None) -> None:
         self._chosen = registry.provider(provider)
         self._provider = require_snapshots(self._chosen)
 

@@ -24,7 +24,7 @@ TemplateOption = Template | str
 class AsyncTemplates:
     """The templates of a provider: those that come with Skerry, and those built here."""
 
-    def __init__(self, provider: str | Provider = "local") -> None:
+    def __init__(self, provider: str | Provider | None = None) -> None:
         self._provider = registry.provider(provider)
         self._templates = offering(self._provider)
 

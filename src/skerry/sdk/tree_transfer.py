@@ -57,12 +57,12 @@ async def upload(
                 on_progress(done, max(total, done))
         await stream.send(b"", end=True)
         item = await stream.next(SLOW_GUARD)
-        info, written = _tree_info(stream, item, final=True)
+        info, written = read_tree_info(stream, item, final=True)
         tally = packer.tally
         if (written.files, written.directories, written.links) != (tally.files, tally.directories, tally.links):
             raise stream.corrupt("an UNPACK that did not write what it was sent")
     tally.xattrs_lost += written.xattrs_lost
-    return _transfer(info, tally)
+    return summary(info, tally)
 
 
 @contextlib.asynccontextmanager
@@ -116,7 +116,7 @@ async def download(
         window=WINDOW,
     )
     async with link.open(message, channels=(0,), window=WINDOW, greets=True, max_replies=2) as stream:
-        info, first = _tree_info(stream, await stream.next(SLOW_GUARD), final=False)
+        info, first = read_tree_info(stream, await stream.next(SLOW_GUARD), final=False)
         unpacker = await in_thread(lambda: Unpacker(path, merge=merge))
         try:
             last = await _receive(stream, unpacker, first.total_bytes or 0, on_progress)
@@ -131,7 +131,7 @@ async def download(
             with anyio.CancelScope(shield=True):
                 await in_thread(unpacker.close)
     tally.xattrs_lost += last.xattrs_lost
-    return _transfer(info, tally)
+    return summary(info, tally)
 
 
 async def _receive(stream: Stream, unpacker: Unpacker, total: int, on_progress: Progress | None) -> TreeInfo:
@@ -151,17 +151,17 @@ async def _receive(stream: Stream, unpacker: Unpacker, total: int, on_progress: 
             if on_progress is not None:
                 on_progress(unpacker.tally.done, max(total, unpacker.tally.done))
         if isinstance(item, Reply):
-            return _tree_info(stream, item, final=True)[1]
+            return read_tree_info(stream, item, final=True)[1]
 
 
-def _tree_info(stream: Stream, item: Data | Reply, *, final: bool) -> tuple[FileInfo, TreeInfo]:
+def read_tree_info(stream: Stream, item: Data | Reply, *, final: bool) -> tuple[FileInfo, TreeInfo]:
     if not isinstance(item, Reply) or item.final != final:
         raise stream.corrupt("an answer to a tree request out of its order")
     message = stream.decode(TreeInfo, item.payload)
     return file_info(stream, message), message
 
 
-def _transfer(info: FileInfo, tally: Tally) -> Transfer:
+def summary(info: FileInfo, tally: Tally) -> Transfer:
     return Transfer(
         info=info,
         files=tally.files,

@@ -15,7 +15,7 @@ from skerry.sdk.options import refuse_encrypted
 class AsyncVolumes:
     """The volumes of a provider. A sandbox gets them by `create(volumes={"/data": "name"})`."""
 
-    def __init__(self, provider: str | Provider = "local") -> None:
+    def __init__(self, provider: str | Provider | None = None) -> None:
         chosen = registry.provider(provider)
         if not isinstance(chosen, VolumeProvider):
             raise Unsupported(f"the provider {chosen.name!r} has no volumes", option="volumes")

@@ -47,6 +47,7 @@ from skerry.wire.frames import (
     encode_frame,
     parse_credit,
     parse_data,
+    parse_header,
 )
 from skerry.wire.messages import (
     GENERATION,
@@ -158,5 +159,6 @@ __all__ = [
     "iter_entries",
     "parse_credit",
     "parse_data",
+    "parse_header",
     "parse_last_words",
 ]

@@ -103,6 +103,14 @@ def parse_credit(payload: bytes) -> int:
     return amount
 
 
+def parse_header(buffer: bytes | bytearray | memoryview, position: int = 0) -> tuple[int, int, int, int]:
+    """Payload length, stream, type and flags of the frame at `position`. Raises FrameError above MAX_PAYLOAD."""
+    length, stream, type, flags, _ = _HEADER.unpack_from(buffer, position)
+    if length > MAX_PAYLOAD:
+        raise FrameError(f"frame of {length} bytes is above {MAX_PAYLOAD}")
+    return length, stream, type, flags
+
+
 class Decoder:
     """Cuts a byte stream into frames; holds at most one frame and what was fed last."""
 

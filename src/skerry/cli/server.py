@@ -1,0 +1,323 @@
+"""The commands `up`, `status`, `down`, `backup` and `config show`: a server on this machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from skerry.cli import options
+from skerry.cli.options import Format
+from skerry.cli.output import ago, note, print_json, print_table
+from skerry.cli.runtime import execute, fail_as_told
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from skerry.server.instance import Instance
+    from skerry.server.serving import Started
+
+PATIENCE = 60.0
+"""How long a server may take to start in the background, or to end."""
+
+CONFIG_HELP = """Show what a server on this machine is told.
+
+\b
+Example:
+  skerry config show
+"""
+
+config = typer.Typer(name="config", help=CONFIG_HELP, rich_markup_mode=None, add_completion=False)
+
+Host = Annotated[str | None, typer.Option("--host", metavar="ADDRESS", help="Where to listen.")]
+Port = Annotated[int | None, typer.Option("--port", "-p", metavar="N", help="0: any that is free.")]
+Tls = Annotated[bool | None, typer.Option("--tls", help="HTTPS, with a certificate of a local authority.")]
+Cert = Annotated[str | None, typer.Option("--tls-cert", metavar="FILE", help="Your own certificate chain, PEM.")]
+CertKey = Annotated[str | None, typer.Option("--tls-key", metavar="FILE", help="The key of --tls-cert, PEM.")]
+PublicUrl = Annotated[str | None, typer.Option("--public-url", metavar="URL", help="What users open, behind a proxy.")]
+LogFormat = Annotated[str | None, typer.Option("--log-format", metavar="text|json", help="How to write the log.")]
+
+
+def up(
+    host: Host = None,
+    port: Port = None,
+    tls: Tls = None,
+    tls_cert: Cert = None,
+    tls_key: CertKey = None,
+    public_url: PublicUrl = None,
+    log_format: LogFormat = None,
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Go on in the background.")] = False,
+    output: options.Output = Format.TEXT,
+) -> None:
+    """Serve sandboxes of this machine over HTTP, until Ctrl-C.
+
+    Prints the address, a link that signs the administrator in once, and a line for curl. What is not given comes from
+    SKERRY_SERVER_* in the environment and from server.toml in SKERRY_HOME: see `skerry config show`.
+
+    \b
+    Example:
+      skerry up
+      skerry up --detach --port 8080
+      skerry up --host 0.0.0.0 --tls
+    """
+    flags = {
+        "host": host,
+        "port": port,
+        "tls": tls,
+        "tls_cert": tls_cert,
+        "tls_key": tls_key,
+        "public_url": public_url,
+        "log_format": log_format,
+    }
+    if detach:
+        _start_detached(output)
+        return
+
+    def serve() -> None:
+        need_server()
+        from skerry.server import logs
+        from skerry.server.serving import run
+        from skerry.server.settings import load
+
+        settings, _ = load(flags=flags)
+        logs.configure(settings)
+        run(settings, lambda started: _tell(started, output))
+
+    fail_as_told(serve, output=output)
+
+
+def need_server() -> None:
+    """Raises ProviderUnavailable where the extra is not installed."""
+    try:
+        import argon2  # noqa: F401
+        import fastapi  # noqa: F401
+        import uvicorn  # noqa: F401
+        import uvloop  # noqa: F401
+    except ImportError as error:
+        from skerry.core.errors import ProviderUnavailable
+
+        hint = "pip install 'skerry[server]'"
+        raise ProviderUnavailable(
+            f"the server needs a package that is not installed: {error.name}", hint=hint
+        ) from None
+
+
+def _tell(started: Started, output: Format) -> None:
+    certificates = started.certificates
+    if output is Format.JSON:
+        ca = None if certificates is None else str(certificates.ca)
+        print_json({"url": started.url, "link": started.link, "key_file": str(started.key_file), "ca_file": ca})
+    else:
+        print(f"\nSkerry serves at {started.url}\n")
+        if certificates is not None:
+            print(f"The certificate's authority is {certificates.ca}\n  SHA-256 {certificates.fingerprint}\n")
+        print(f"Sign in, once, within an hour:\n  {started.link}\n")
+        print(f"Make a sandbox and run a command in it:\n  {curl_line(started)}\n")
+        print("From Python and the command line on this machine: export SKERRY_URL=" + started.url, end="")
+        print(f" SKERRY_API_KEY=$(cat {started.key_file})", flush=True)
+    sys.stdout.flush()
+
+
+def curl_line(started: Started) -> str:
+    """Works as printed, again and again: the same key of idempotency means the same sandbox."""
+    ca = "" if started.certificates is None else f" --cacert {started.certificates.ca}"
+    common = f'curl -sSf{ca} -H "Authorization: Bearer $(cat {started.key_file})" -H "Content-Type: application/json"'
+    create = f"{common} -H 'Idempotency-Key: hello' -d '{{\"name\": \"hello\"}}' {started.url}/v1/sandboxes"
+    run = f'{common} -d \'{{"command": "echo hello from $(hostname)"}}\' {started.url}/v1/sandboxes/hello/exec'
+    return f"{create} && {run}"
+
+
+def _start_detached(output: Format) -> None:
+    """The same command without --detach, in a session of its own, with its log in a file."""
+    import subprocess
+    import time
+
+    def work() -> None:
+        need_server()
+        from skerry.core.errors import Conflict, ProviderUnavailable
+        from skerry.server import instance
+        from skerry.server.settings import load
+
+        directory = load()[0].directory
+        if (other := instance.running(directory)) is not None:
+            raise Conflict(f"a server runs already at {other.url} (process {other.pid})", hint="`skerry down` ends it")
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        log = directory / "log"
+        arguments = [word for word in sys.argv[1:] if word not in ("-d", "--detach")]
+        with open(os.open(log, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600), "ab") as target:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "skerry", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=target,
+                start_new_session=True,
+            )
+        until = time.monotonic() + PATIENCE
+        while (found := instance.running(directory)) is None or found.pid != process.pid:
+            if process.poll() is not None or time.monotonic() > until:
+                process.kill()
+                tail = log.read_text(errors="replace")[-2000:].strip().rsplit("\n", 3)[-3:]
+                raise ProviderUnavailable(f"the server did not start: {' '.join(tail)}", hint=f"its log is {log}")
+            time.sleep(0.05)
+        assert process.stdout is not None
+        # Its words are at hand, since it says them before it announces itself; it has nothing to say later.
+        os.set_blocking(process.stdout.fileno(), False)
+        sys.stdout.write((process.stdout.read() or b"").decode())
+        if output is Format.TEXT:
+            note(f"process {process.pid}; its log is {log}; `skerry down` ends it")
+
+    fail_as_told(work, output=output)
+
+
+def _directory() -> Path:
+    from skerry.server.settings import load
+
+    return load()[0].directory
+
+
+def _running() -> Instance | None:
+    from skerry.server import instance
+
+    return instance.running(_directory())
+
+
+def status(output: options.Output = Format.TEXT) -> None:
+    """Show whether a server runs on this machine, and how it does.
+
+    \b
+    Example:
+      skerry status
+    """
+
+    async def work() -> int:
+        found = _running()
+        if found is None:
+            if output is Format.JSON:
+                print_json({"running": False})
+            else:
+                print("no server runs here; `skerry up` starts one")
+            return 1
+        told: dict[str, Any] = {"running": True, "pid": found.pid, "url": found.url, "started_at": found.started_at}
+        told["health"] = _health(found)
+        if output is Format.JSON:
+            print_json(told)
+        else:
+            print(f"{found.url}  {told['health']}  process {found.pid}, since {ago(found.started_at)}")
+        return 0 if told["health"] == "ok" else 1
+
+    execute(work, output=output)
+
+
+def _health(found: Instance) -> str:
+    from skerry.core.errors import SkerryError
+    from skerry.http import Client, Login, Request
+
+    try:
+        with Client(Login(url=found.url, ca_file=found.ca_file)) as client:
+            return str(client.send(Request(method="GET", path="/health", timeout=5.0))["status"])
+    except SkerryError as error:
+        return f"does not answer: {error}"
+
+
+def down(
+    timeout: Annotated[float, typer.Option("--timeout", metavar="S", help="Kill it after so many seconds.")] = PATIENCE,
+    output: options.Output = Format.TEXT,
+) -> None:
+    """End the server of this machine. Sandboxes go on.
+
+    \b
+    Example:
+      skerry down
+    """
+
+    def work() -> None:
+        import time
+
+        found = _running()
+        if found is None:
+            note("no server runs here")
+            return
+        os.kill(found.pid, signal.SIGTERM)
+        until, killed = time.monotonic() + timeout, False
+        while _running() is not None:
+            if time.monotonic() > until and not killed:
+                os.kill(found.pid, signal.SIGKILL)
+                killed = True
+            time.sleep(0.05)
+        if output is Format.JSON:
+            print_json({"pid": found.pid, "killed": killed})
+        else:
+            print(f"process {found.pid} {'was killed' if killed else 'has ended'}; sandboxes go on")
+
+    fail_as_told(work, output=output)
+
+
+def backup(
+    target: Annotated[
+        str | None,
+        typer.Argument(metavar="[FILE]", help="Where to; else beside the database.", show_default=False),
+    ] = None,
+    output: options.Output = Format.TEXT,
+) -> None:
+    """Copy the server's database, while it is in use, and print where to.
+
+    It holds users, keys, projects, events and the audit; sandboxes and their files are not in it. To restore one: end
+    the server, put the file in the place of server/skerry.db in SKERRY_HOME without skerry.db-wal and skerry.db-shm,
+    and start the server.
+
+    \b
+    Example:
+      skerry backup
+      skerry backup /mnt/backups/skerry.db
+    """
+
+    def work() -> None:
+        from pathlib import Path
+
+        from skerry.server.settings import load
+        from skerry.server.store.backup import back_up
+
+        settings, _ = load()
+        where = None if target is None else Path(target).absolute()
+        keep = None if target is not None else settings.backups_kept
+        made = back_up(settings.directory / "skerry.db", target=where, keep=keep)
+        print_json({"backup": str(made)}) if output is Format.JSON else print(made)
+
+    fail_as_told(work, output=output)
+
+
+@config.command("show")
+def config_show(output: options.Output = Format.TEXT) -> None:
+    """Show every setting of the server, and where it comes from.
+
+    \b
+    Example:
+      skerry config show
+      SKERRY_SERVER_PORT=8080 skerry config show -o json
+    """
+
+    async def work() -> None:
+        from skerry.server.settings import load, shown
+
+        rows = shown(*load())
+        if output is Format.JSON:
+            print_json({name: {"value": _plain(value), "from": source} for name, value, source in rows})
+        else:
+            print_table(("SETTING", "VALUE", "FROM"), [(name, _text(value), source) for name, value, source in rows])
+
+    execute(work, output=output)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, tuple):
+        return list(value)
+    return value if isinstance(value, bool | int | float | str) else str(value)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(value) or "-"
+    return "-" if value == "" else str(value)

@@ -1,0 +1,41 @@
+"""Bytes to and from an agent as callbacks: the quickest form of a channel's stream, where a provider has one."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Protocol
+
+from anyio.abc import ByteStream
+
+
+class Ends(Protocol):
+    """Who gets what comes out of a pipe."""
+
+    def received(self, data: memoryview | bytes) -> None: ...
+    def drained(self) -> None:
+        """Everything written has left."""
+
+    def ended(self, error: Exception | None) -> None:
+        """Nothing more comes; None is a proper end. Called at most once, and not after `close`."""
+
+
+class Pipe(Protocol):
+    """Belongs to the event loop it was made in."""
+
+    @property
+    def pending(self) -> int:
+        """Bytes written that have not left yet."""
+
+    def write(self, data: bytes) -> None: ...
+    def close(self) -> None:
+        """Stop at once; nothing is called back any more."""
+
+    async def wait_closed(self) -> None: ...
+
+
+class PipeStream(ByteStream):
+    """A stream that can become a pipe: it is not to be used as a stream then."""
+
+    @abstractmethod
+    def into_pipe(self, ends: Ends) -> Pipe:
+        """What has come already is handed to `ends` before anything else, not before this returns."""

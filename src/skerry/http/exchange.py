@@ -1,0 +1,141 @@
+"""One request and its answer, without any input or output: what both clients share."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import ssl
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx2
+
+from skerry.core.errors import ConnectionLost, InternalError, SkerryError, Timeout
+from skerry.core.plain import dumps, loads
+from skerry.core.problems import from_problem
+from skerry.http.login import Login
+
+IDEMPOTENT = frozenset({"GET", "HEAD", "PUT", "DELETE"})
+RETRY_PAUSES = (0.05, 0.2, 0.5, 1.0, 2.0)
+"""Seconds after each attempt whose connection was refused or lost; what the last one raises counts."""
+READ_TIMEOUT = 900.0
+"""A verb answers when it is done, which may be a while: the first answer of a large restore, say."""
+MAX_PROBLEM = 8 << 20
+_KEEPALIVE = [
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 20),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+]
+"""A server whose machine is gone is noticed within a minute, also in the middle of a long answer."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """What to ask. `json` becomes the body."""
+
+    method: str
+    path: str
+    """From `/v1` on; its variable parts are quoted already."""
+    params: Mapping[str, str] = field(default_factory=dict)
+    json: Any = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    timeout: float = READ_TIMEOUT
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether it may be asked again when the answer was lost."""
+        return self.method in IDEMPOTENT or "Idempotency-Key" in self.headers
+
+    def content(self) -> bytes | None:
+        return None if self.json is None else dumps(self.json)
+
+    def all_headers(self) -> dict[str, str]:
+        return {**self.headers, **({"Content-Type": "application/json"} if self.json is not None else {})}
+
+
+def idempotent(headers: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The headers with a new Idempotency-Key: the request may be repeated."""
+    return {**(headers or {}), "Idempotency-Key": secrets.token_hex(16)}
+
+
+def tls(login: Login) -> ssl.SSLContext | bool:
+    """What verifies the server's certificate."""
+    if not login.url.startswith("https:"):
+        return True
+    context = ssl.create_default_context()
+    if login.ca_file is not None:
+        context.load_verify_locations(login.ca_file)
+    return context
+
+
+def settings(login: Login) -> dict[str, Any]:
+    """The arguments of an httpx2 client."""
+    headers = {"Accept": "application/json", "User-Agent": "skerry"}
+    if login.key:
+        headers["Authorization"] = f"Bearer {login.key}"
+    if login.project:
+        headers["Skerry-Project"] = login.project
+    return {
+        "base_url": login.url,
+        "headers": headers,
+        "timeout": httpx2.Timeout(READ_TIMEOUT, connect=10.0, pool=None),
+        "follow_redirects": False,  # a key is never carried elsewhere
+        "trust_env": False,
+    }
+
+
+def transport_settings(login: Login) -> dict[str, Any]:
+    limits = httpx2.Limits(max_connections=200, max_keepalive_connections=16, keepalive_expiry=4.0)
+    return {"verify": tls(login), "limits": limits, "socket_options": _KEEPALIVE, "trust_env": False}
+
+
+def answer(response: httpx2.Response) -> Any:
+    """The JSON of a good answer, None for an empty one. Raises the error that the answer stands for."""
+    if response.is_success:
+        return loads(response.content) if response.content else None
+    raise failure(response.status_code, response.headers.get("content-type", ""), response.content)
+
+
+def failure(status: int, content_type: str, body: bytes) -> SkerryError:
+    """The error of an answer that is none."""
+    if "json" in content_type and len(body) <= MAX_PROBLEM:
+        try:
+            problem = loads(body)
+            if isinstance(problem, dict):
+                return from_problem(problem)
+        except SkerryError:
+            pass
+    said = body[:200].decode("utf-8", "replace").strip()
+    return InternalError(f"the server answered {status}" + (f": {said}" if said else ""))
+
+
+def lost(error: Exception, login: Login) -> SkerryError:
+    """What a failed connection means."""
+    if isinstance(error, httpx2.TimeoutException):
+        return Timeout(f"{login.url} did not answer in time: {type(error).__name__}")
+    return ConnectionLost(
+        f"cannot reach {login.url}: {str(error) or type(error).__name__}",
+        hint="see that the server runs and that SKERRY_URL is right",
+    )
+
+
+class Attempts:
+    """Whether and when to ask again."""
+
+    def __init__(self, request: Request, *, patient: bool) -> None:
+        """`patient`: the server has answered before, so a refused connection means that it starts again."""
+        self._repeatable, self._patient = request.repeatable, patient
+        self._pauses = iter(RETRY_PAUSES if patient else RETRY_PAUSES[:2])
+        self._began = time.monotonic()
+
+    def pause(self, error: Exception) -> float | None:
+        """Seconds to wait before the next attempt; None: there is none."""
+        refused = isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
+        retry = (refused and self._patient) or (
+            self._repeatable and isinstance(error, httpx2.NetworkError | httpx2.RemoteProtocolError) and not refused
+        )
+        return next(self._pauses, None) if retry else None

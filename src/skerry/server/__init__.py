@@ -1,0 +1,1 @@
+"""The server: sandboxes over HTTP and WebSocket for many users. Needs the extra `skerry[server]`."""

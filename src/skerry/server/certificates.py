@@ -1,0 +1,149 @@
+"""A certificate authority of this machine, and a certificate of it for the server: what `skerry up --tls` uses."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+DAY = datetime.timedelta(days=1)
+CA_LIFETIME = 3650 * DAY
+LIFETIME = 397 * DAY
+"""What browsers take at most."""
+RENEW = 30 * DAY
+
+
+@dataclass(frozen=True, slots=True)
+class Certificates:
+    cert: Path
+    key: Path
+    ca: Path
+    fingerprint: str
+    """SHA-256 of the authority's certificate."""
+
+
+def local_certificates(directory: Path, names: frozenset[str]) -> Certificates:
+    """Those in `directory`, made or renewed where they are missing, about to expire, or for other names."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    ca_cert, ca_key = _authority(directory)
+    cert_path, key_path = directory / "server.pem", directory / "server.key"
+    wanted = names | {"localhost", "127.0.0.1", "::1", "*.sb.localhost"}
+    if not _serves(cert_path, key_path, wanted, ca_cert):
+        key = ec.generate_private_key(ec.SECP256R1())
+        cert = _leaf(wanted, key, ca_cert, ca_key)
+        _write_key(key_path, key)
+        chain = cert.public_bytes(serialization.Encoding.PEM) + ca_cert.public_bytes(serialization.Encoding.PEM)
+        _write(cert_path, chain, 0o644)
+    fingerprint = ca_cert.fingerprint(hashes.SHA256()).hex(":").upper()
+    return Certificates(cert_path, key_path, directory / "ca.pem", fingerprint)
+
+
+def _authority(directory: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    cert_path, key_path = directory / "ca.pem", directory / "ca.key"
+    if cert_path.exists() and key_path.exists():
+        cert = x509.load_pem_x509_certificate(cert_path.read_bytes())
+        key = serialization.load_pem_private_key(key_path.read_bytes(), None)
+        if isinstance(key, ec.EllipticCurvePrivateKey) and cert.not_valid_after_utc > _now() + LIFETIME:
+            return cert, key
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"Skerry on {os.uname().nodename}"[:64])])
+    cert = (
+        _builder(name, name, key.public_key(), CA_LIFETIME)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signs=True), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    _write_key(key_path, key)
+    _write(cert_path, cert.public_bytes(serialization.Encoding.PEM), 0o644)
+    return cert, key
+
+
+def _leaf(
+    names: frozenset[str],
+    key: ec.EllipticCurvePrivateKey,
+    ca_cert: x509.Certificate,
+    ca_key: ec.EllipticCurvePrivateKey,
+) -> x509.Certificate:
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "skerry")])
+    authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key())
+    return (
+        _builder(subject, ca_cert.subject, key.public_key(), LIFETIME)
+        .add_extension(x509.SubjectAlternativeName([_general(name) for name in sorted(names)]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(authority, critical=False)
+        .sign(ca_key, hashes.SHA256())
+    )
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, lifetime: datetime.timedelta
+) -> x509.CertificateBuilder:
+    return x509.CertificateBuilder(
+        subject_name=subject,
+        issuer_name=issuer,
+        public_key=key,
+        serial_number=x509.random_serial_number(),
+        not_valid_before=_now() - DAY,
+        not_valid_after=_now() + lifetime,
+    )
+
+
+def _usage(*, signs: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs,
+        crl_sign=signs,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _serves(cert_path: Path, key_path: Path, names: frozenset[str], ca: x509.Certificate) -> bool:
+    """Whether what is there is good for these names, of this authority, and for some time."""
+    if not cert_path.exists() or not key_path.exists():
+        return False
+    cert = x509.load_pem_x509_certificate(cert_path.read_bytes())
+    found = cert.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return (
+        set(found) == {_general(name) for name in names}
+        and cert.issuer == ca.subject
+        and cert.not_valid_after_utc > _now() + RENEW
+    )
+
+
+def _general(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
+    plain = serialization.NoEncryption()
+    text = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
+    _write(path, text, 0o600)
+
+
+def _write(path: Path, data: bytes, mode: int) -> None:
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    with open(os.open(part, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, mode), "wb") as file:
+        file.write(data)
+    part.rename(path)
+
+
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)

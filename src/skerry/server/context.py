@@ -1,0 +1,111 @@
+"""Everything a route needs, made once a server; and the annotations by which handlers get it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+from fastapi import Depends
+from starlette.requests import HTTPConnection
+
+from skerry.core import registry
+from skerry.core.errors import Unauthenticated
+from skerry.core.provider import Provider
+from skerry.server.access import Subject, allowed, is_admin, record
+from skerry.server.holdings import Holdings, LocatedSnapshot, LocatedVolume
+from skerry.server.hub import Hub
+from skerry.server.identity import Actor
+from skerry.server.leases import Leases
+from skerry.server.limits import Buckets
+from skerry.server.metrics import Metrics
+from skerry.server.passwords import Passwords
+from skerry.server.permissions import Action, Role
+from skerry.server.projects import locate, visible
+from skerry.server.sandboxes import Directory, Located
+from skerry.server.settings import Settings
+from skerry.server.store import Project, Store, User
+from skerry.server.tickets import Tickets
+
+
+class Context:
+    """The parts of a running server. `stopping` is set when it is told to end: streams end themselves then."""
+
+    def __init__(self, settings: Settings, provider: Provider | None = None) -> None:
+        self.settings = settings
+        self.store = Store(settings.directory)
+        self.provider = registry.provider(settings.provider) if provider is None else provider
+        self.sandboxes = Directory(self.provider, self.store)
+        self.holdings = Holdings(self.provider, self.store)
+        self.leases = Leases(self.store.leases, self.provider, self.sandboxes)
+        self.tickets = Tickets()
+        self.metrics = Metrics()
+        self.requests = Buckets(settings.rate, settings.burst)
+        self.sign_ins = Buckets(settings.sign_in_rate, settings.sign_in_burst)
+        self.events = Hub(self.provider, self.store, self.sandboxes)
+        self.passwords = Passwords()
+        self.stopping = asyncio.Event()
+
+    def allows(self, actor: Actor, action: Action, subject: Subject) -> bool:
+        """The same check as that of routes, for what happens inside a stream; `audit` is the caller's."""
+        return allowed(self.store, actor, action, subject) is None
+
+    async def audit(
+        self, actor: Actor, action: Action, subject: Subject, *, operation: str, outcome: str = "ok"
+    ) -> None:
+        await record(self.store, actor, action, subject, operation=operation, outcome=outcome)
+
+    def projects(self, actor: Actor, asked: str | None = None) -> list[Project]:
+        """Those whose things a list shows: all that the actor sees, or the one asked for. Raises NotFound."""
+        if asked is None:
+            return visible(self.store, actor)
+        subject, project = locate(self.store, actor, asked)
+        if project is None or not self.allows(actor, Action.PROJECT_READ, subject):
+            raise subject.missing()
+        return [project]
+
+    def sees_unclaimed(self, actor: Actor, asked: str | None = None) -> bool:
+        """Whether a list shows what belongs to no project."""
+        return asked is None and is_admin(actor)
+
+    def role(self, actor: Actor, project: Project) -> Role | None:
+        return None if actor.user is None else self.store.projects.role(project.id, actor.user.id)
+
+
+def _state(connection: HTTPConnection, name: str) -> Any:
+    return connection.scope["state"][name]
+
+
+def _context(connection: HTTPConnection) -> Context:
+    found: Context = connection.app.state.context
+    return found
+
+
+def _actor(connection: HTTPConnection) -> Actor:
+    found: Actor = _state(connection, "actor")
+    return found
+
+
+def _subject(connection: HTTPConnection) -> Subject:
+    found: Subject = _state(connection, "subject")
+    return found
+
+
+def _value(connection: HTTPConnection) -> Any:
+    return _state(connection, "located")
+
+
+def _user(connection: HTTPConnection) -> User:
+    user = _actor(connection).user
+    if user is None:
+        raise Unauthenticated("this needs a user")
+    return user
+
+
+Ctx = Annotated[Context, Depends(_context)]
+Who = Annotated[Actor, Depends(_actor)]
+Me = Annotated[User, Depends(_user)]
+About = Annotated[Subject, Depends(_subject)]
+Sandbox = Annotated[Located, Depends(_value)]
+Snapshot = Annotated[LocatedSnapshot, Depends(_value)]
+Volume = Annotated[LocatedVolume, Depends(_value)]
+InProject = Annotated[Project, Depends(_value)]

@@ -1,0 +1,95 @@
+"""Sandboxes made for a project: names, labels, volumes and snapshots are those of the project."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from skerry.core.models import SandboxInfo
+from skerry.sdk import AsyncSandbox
+from skerry.sdk.building import ProgressCallback
+from skerry.server import naming
+from skerry.server.access import authorize
+from skerry.server.context import Context
+from skerry.server.identity import Actor
+from skerry.server.models.sandboxes import Create, check_image
+from skerry.server.permissions import Action
+from skerry.server.store import Project
+
+
+async def usable_snapshot(context: Context, actor: Actor, asked: str | None, operation: str) -> str | None:
+    """The id of a snapshot that the actor may read. Raises SnapshotNotFound, PermissionDenied."""
+    if asked is None:
+        return None
+    subject, located = await context.holdings.locate_snapshot(actor, asked)
+    await authorize(context.store, actor, Action.SNAPSHOT_READ, subject, operation=operation)
+    assert located is not None
+    return located.id
+
+
+async def create(
+    context: Context,
+    actor: Actor,
+    project: Project,
+    body: Create,
+    *,
+    idempotency_key: str | None,
+    on_log: Callable[[str], object] | None = None,
+    on_progress: ProgressCallback | None = None,
+    import_state: Any = None,
+    key: bytes | None = None,
+) -> tuple[AsyncSandbox, SandboxInfo]:
+    """A sandbox of a project, and how users see it. Raises as `AsyncSandbox.create`."""
+    check_image(body.image)
+    operation = "POST /v1/sandboxes"
+    mounts = body.mounts()
+    made = await AsyncSandbox.create(
+        context.provider,
+        name=None if body.name is None else naming.inner(project, body.name),
+        template=body.template,
+        image=body.image,
+        snapshot=await usable_snapshot(context, actor, body.snapshot, operation),
+        restore_from=await usable_snapshot(context, actor, body.restore_from, operation),
+        import_state=import_state,
+        key=key,
+        source=None if body.source is None else body.source.source(),
+        language=body.language,
+        runtime=body.runtime,
+        env=body.env,
+        metadata=body.metadata,
+        timeout=body.timeout,
+        idle_timeout=body.idle_timeout,
+        purpose=body.purpose,
+        auto_stop=body.auto_stop,
+        auto_archive=body.auto_archive,
+        auto_delete=body.auto_delete,
+        keep_alive=body.keep_alive,
+        resources=None if body.resources is None else body.resources.options(),
+        volumes=None if mounts is None else naming.inner_mounts(project, mounts),
+        ports=body.ports,
+        network=body.network,
+        secrets=body.secrets,
+        user=body.user,
+        workdir=body.workdir,
+        labels=naming.labels(project, body.labels),
+        idempotency_key=naming.inner_key(project, idempotency_key),
+        region=body.region,
+        target=body.target,
+        isolation=body.isolation,
+        encrypted=body.encrypted,
+        build=body.build,
+        on_log=on_log,
+        on_progress=on_progress,
+    )
+    await context.sandboxes.adopt(made, project)
+    return made, naming.outer_sandbox(project, await made.info())
+
+
+async def adopt_copy(context: Context, made: AsyncSandbox, project: Project | None) -> SandboxInfo:
+    """Note a copy of a sandbox; as users see it."""
+    info = await made.info()
+    if project is None:
+        await context.sandboxes.note([info])
+    else:
+        await context.sandboxes.adopt(made, project)
+    return naming.outer_sandbox(project, info)

@@ -1,0 +1,93 @@
+"""The one server of a SKERRY_HOME: its lock, where it says where it is, and the key for commands of this machine.
+
+SKERRY_HOME/server/lock        held by the server that runs
+                   run.json    its process and address
+                   admin.key   an API key of the first administrator, for root on this machine
+                   skerry.db   backups/  tls/  log
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from skerry.core.errors import Conflict
+
+ADMIN = "admin"
+"""The first user's name."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Instance:
+    pid: int
+    url: str
+    started_at: float
+    ca_file: str | None
+
+
+@contextmanager
+def claimed(directory: Path) -> Iterator[None]:
+    """Hold the lock. Raises Conflict while another server has it."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with open(directory / "lock", "a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            other = read(directory)
+            where = f" at {other.url} (process {other.pid})" if other else ""
+            raise Conflict(f"a server runs already{where}", hint="`skerry down` ends it") from None
+        run = directory / "run.json"
+        run.unlink(missing_ok=True)  # of one that was killed
+        try:
+            yield
+        finally:
+            run.unlink(missing_ok=True)
+
+
+def announce(directory: Path, url: str, ca_file: str | None) -> None:
+    """Say where the server is, now that it answers."""
+    instance = Instance(pid=os.getpid(), url=url, started_at=time.time(), ca_file=ca_file)
+    write_private(directory / "run.json", json.dumps(asdict(instance)))
+
+
+def read(directory: Path) -> Instance | None:
+    """What a server last said of itself."""
+    try:
+        return Instance(**json.loads((directory / "run.json").read_text()))
+    except (FileNotFoundError, ValueError, TypeError):
+        return None
+
+
+def running(directory: Path) -> Instance | None:
+    """The server that runs, if there is one: its lock is held, so its number is no other process's."""
+    try:
+        with open(directory / "lock") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return read(directory)
+    except FileNotFoundError:
+        pass
+    return None
+
+
+def admin_key(directory: Path) -> str | None:
+    """The key for commands of this machine, if there is one."""
+    try:
+        return (directory / "admin.key").read_text().strip()
+    except (FileNotFoundError, PermissionError):
+        return None
+
+
+def write_private(path: Path, text: str) -> None:
+    """Whole or not at all; for its owner alone."""
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    with open(os.open(part, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "w") as file:
+        file.write(text)
+    part.rename(path)

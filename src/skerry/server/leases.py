@@ -1,0 +1,83 @@
+"""Ends what belonged to a client that is gone. A restart of the server itself ends nothing: every holder may renew."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+
+import anyio
+
+from skerry.core.errors import InvalidArgument, SkerryError, SnapshotNotFound
+from skerry.core.provider import Provider, Snapshots
+from skerry.server.sandboxes import Directory
+from skerry.server.store.leases import Lease, LeaseKind, LeaseStore
+
+log = logging.getLogger("skerry.server")
+
+LIFETIME = 30.0
+"""Seconds that a holder may be silent; clients renew every 5."""
+LOOK_EVERY = 2.0
+_HOLDER = re.compile(r"[A-Za-z0-9-]{16,64}")
+
+
+class Leases:
+    """The leases of a server. When it was heard of last is not stored: after a start everybody has the full time."""
+
+    def __init__(self, store: LeaseStore, provider: Provider, directory: Directory) -> None:
+        self._store, self._provider, self._directory = store, provider, directory
+        self._heard: dict[str, float] = {}
+        self._began = time.monotonic()
+
+    async def hold(self, kind: LeaseKind, id: str, holder: str, process: int) -> None:
+        """Raises InvalidArgument for a name that could be guessed."""
+        self.renew(holder)
+        await self._store.put(Lease(kind=kind, id=id, holder=holder, process=process))
+
+    async def release(self, kind: LeaseKind, id: str) -> None:
+        await self._store.remove(kind, id)
+
+    def renew(self, holder: str) -> None:
+        """Raises InvalidArgument."""
+        if not _HOLDER.fullmatch(holder):
+            raise InvalidArgument("a holder is named by 16 to 64 letters, digits and hyphens")
+        self._heard[holder] = time.monotonic()
+
+    def process_of(self, sandbox_id: str) -> int | None:
+        """The process that a sandbox ends with, if it does."""
+        lease = self._store.get("sandbox", sandbox_id)
+        return None if lease is None else lease.process
+
+    async def run(self) -> None:
+        """Look, again and again."""
+        while True:
+            await anyio.sleep(LOOK_EVERY)
+            try:
+                await self.sweep()
+            except SkerryError as error:
+                log.error("cannot end what is leased: %s", error, extra={"code": error.code})
+
+    async def sweep(self) -> list[str]:
+        """End what is held by nobody any more; the ids."""
+        now, ended = time.monotonic(), []
+        leases = self._store.all()
+        for lease in leases:
+            if now - self._heard.get(lease.holder, self._began) > LIFETIME:
+                await self._end(lease)
+                ended.append(lease.id)
+        holders = {lease.holder for lease in leases}
+        for name in [name for name, heard in self._heard.items() if name not in holders and now - heard > LIFETIME]:
+            del self._heard[name]
+        return ended
+
+    async def _end(self, lease: Lease) -> None:
+        log.info("%s is ended: its client is gone", lease.id, extra={"sandbox_id": lease.id, "op": "lease"})
+        if lease.kind == "sandbox":
+            await self._provider.destroy(lease.id)
+            await self._directory.forget([lease.id])
+        elif isinstance(self._provider, Snapshots):
+            try:
+                await self._provider.delete_snapshot(lease.id)
+            except SnapshotNotFound:
+                pass
+        await self._store.remove(lease.kind, lease.id)

@@ -1,0 +1,37 @@
+"""Token buckets: how often somebody may ask."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+MOST = 50_000
+"""Buckets that are full again are forgotten when there are more."""
+
+
+class Buckets:
+    """`rate` a second for long, `burst` at once, for each key."""
+
+    def __init__(self, rate: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._rate, self._burst, self._clock = rate, max(1, burst), clock
+        self._buckets: dict[str, tuple[float, float]] = {}
+
+    def take(self, key: str) -> float:
+        """Take one; 0, or the seconds until there is one. A rate of 0 means no limit."""
+        if not self._rate:
+            return 0.0
+        now = self._clock()
+        left, at = self._buckets.get(key, (float(self._burst), now))
+        left = min(self._burst, left + (now - at) * self._rate)
+        if left < 1:
+            self._buckets[key] = (left, now)
+            return (1 - left) / self._rate
+        self._buckets[key] = (left - 1, now)
+        if len(self._buckets) > MOST:
+            self._forget(now)
+        return 0.0
+
+    def _forget(self, now: float) -> None:
+        full = [key for key, (left, at) in self._buckets.items() if left + (now - at) * self._rate >= self._burst]
+        for key in full or list(self._buckets)[: MOST // 2]:
+            del self._buckets[key]

@@ -1,0 +1,1 @@
+"""What requests carry, checked, and what answers look like, for the OpenAPI document."""

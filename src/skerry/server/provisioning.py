@@ -1,0 +1,76 @@
+"""A client's SandboxSpec made into one for the provider: checked as an option is, and inside its project."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from skerry.core.errors import InvalidArgument, SandboxNotFound, SnapshotNotFound
+from skerry.core.models import SandboxSpec
+from skerry.sdk.options import build_spec, check_idle
+from skerry.server import naming
+from skerry.server.context import Context
+from skerry.server.identity import Actor
+from skerry.server.permissions import Action
+from skerry.server.store import Project
+
+LONGEST = 300
+
+
+async def inner_spec(context: Context, actor: Actor, project: Project, spec: SandboxSpec) -> SandboxSpec:
+    """Raises as `create` does for what it is given, and for what is not the actor's."""
+    checked = build_spec(
+        name=spec.name,
+        env=spec.env,
+        secrets=spec.secrets,
+        metadata=spec.metadata,
+        labels=naming.labels(project, spec.labels),
+        timeout=spec.timeout,
+        idle=check_idle(
+            auto_stop=spec.auto_stop,
+            idle_timeout=None,
+            auto_archive=spec.auto_archive,
+            auto_delete=spec.auto_delete,
+            keep_alive=None,
+        ),
+        purpose=spec.purpose,
+        resources=spec.resources,
+        volumes=naming.inner_mounts(project, spec.volumes),
+        network=spec.network,
+        user=spec.user,
+        workdir=spec.workdir,
+        idempotency_key=naming.inner_key(project, spec.idempotency_key),
+        isolation=spec.isolation,
+        unsupported={},
+    )
+    if len(spec.template) > LONGEST or "\0" in spec.template or not spec.template:
+        raise InvalidArgument("this is no name of a template")
+    return dataclasses.replace(
+        checked,
+        name=None if checked.name is None else naming.inner(project, checked.name),
+        template=spec.template,
+        snapshot=await _snapshot(context, actor, spec.snapshot),
+        secrets_of=await _secrets_of(context, actor, project, spec.secrets_of),
+        leased=spec.leased,
+        unsynced=spec.unsynced,
+    )
+
+
+async def _snapshot(context: Context, actor: Actor, asked: str | None) -> str | None:
+    """The id of a snapshot that the actor may read."""
+    if asked is None:
+        return None
+    subject, found = await context.holdings.locate_snapshot(actor, asked)
+    if found is None or not context.allows(actor, Action.SNAPSHOT_READ, subject):
+        raise SnapshotNotFound(f"there is no snapshot {asked[:200]!r}")
+    return found.id
+
+
+async def _secrets_of(context: Context, actor: Actor, project: Project, asked: str | None) -> str | None:
+    """The id of a sandbox of the same project: its secrets stay there."""
+    if asked is None:
+        return None
+    subject, found = await context.sandboxes.locate(actor, asked)
+    inside = found is not None and found.project is not None and found.project.id == project.id
+    if found is None or not inside or not context.allows(actor, Action.SANDBOX_WRITE, subject):
+        raise SandboxNotFound(f"there is no sandbox {asked[:200]!r} in this project")
+    return found.id

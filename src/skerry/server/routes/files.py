@@ -1,0 +1,177 @@
+"""Files of a sandbox."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Depends, Query, Request, Response
+from pydantic import BaseModel
+
+from skerry.core.models import FileInfo
+from skerry.sdk import Replacement, SearchResult
+from skerry.server import matching
+from skerry.server.context import Ctx
+from skerry.server.filesending import file_answer, write_file
+from skerry.server.models import work
+from skerry.server.models.mirror import answer, mirrored
+from skerry.server.models.types import UserQuery, exact_query, query_path, query_path_here
+from skerry.server.routes.parts import SANDBOX, Box, op
+from skerry.server.routing import Routes
+from skerry.server.sending import body as request_body
+from skerry.server.sending import while_there
+
+router = Routes("files")
+
+FILES = SANDBOX + "/files"
+OCTETS = "application/octet-stream"
+At = Annotated[str, Depends(query_path)]
+Here = Annotated[str, Depends(query_path_here)]
+ModeQuery = Annotated[
+    str | None, Query(pattern="^[0-7]{1,4}$", description="Permission bits of a new file, octal.", examples=["644"])
+]
+Parents = Annotated[bool, Query(description="Make missing directories.")]
+Info = mirrored(FileInfo)
+
+
+class Removed(BaseModel):
+    """How many files, directories and links were removed."""
+
+    removed: int
+
+
+class Hash(BaseModel):
+    """Of a file's content, or of a directory: its names, types, modes and contents. In hexadecimal."""
+
+    sha256: str
+
+
+@router.get(FILES, head=True, **op("Read a file", raw=OCTETS, problems=(412, 416)))
+async def read(request: Request, box: Box, path: At, user: UserQuery = None) -> Response:
+    """The bytes, of any size. `Range` gives a part (206), `If-None-Match` saves reading it again (304)."""
+    return file_answer(request, box.files, path, user)
+
+
+@router.put(FILES, **op("Write a file", Info, sends=OCTETS, problems=(412,)))
+async def write(
+    request: Request,
+    box: Box,
+    path: At,
+    mode: ModeQuery = None,
+    parents: Parents = True,
+    overwrite: Annotated[bool, Query(description="Whether a file that is there is replaced.")] = True,
+    user: UserQuery = None,
+) -> Response:
+    """The body, of any size. The file has its old content or all of the new one, never a part.
+
+    `If-Match: "etag"` refuses (412) when somebody else has written meanwhile, `If-None-Match: *` when it is there.
+    """
+    bits = None if mode is None else int(mode, 8)
+    info = await write_file(request, box.files, path, mode=bits, parents=parents, overwrite=overwrite, user=user)
+    return answer(info, headers={"etag": f'"{info.etag}"'})
+
+
+@router.post(FILES + "/append", **op("Add to the end of a file", Info, sends=OCTETS))
+async def append(
+    request: Request, box: Box, path: At, mode: ModeQuery = None, parents: Parents = True, user: UserQuery = None
+) -> Response:
+    """In place; it is made if it is not there."""
+    bits = None if mode is None else int(mode, 8)
+    return answer(await box.files.append(path, request_body(request), mode=bits, parents=parents, user=user))
+
+
+@router.delete(FILES, **op("Remove a file, a link or a directory", Removed))
+async def remove(
+    box: Box,
+    path: At,
+    recursive: Annotated[bool, Query(description="A directory with all that is in it.")] = False,
+    user: UserQuery = None,
+) -> Response:
+    return answer({"removed": await box.files.remove(path, recursive=recursive, user=user)})
+
+
+@router.get(FILES + "/stat", **op("What is under a name", Info))
+async def stat(
+    box: Box, path: At, follow: Annotated[bool, Query(description="Links are followed.")] = True, user: UserQuery = None
+) -> Response:
+    return answer(await box.files.stat(path, follow=follow, user=user))
+
+
+@router.get(FILES + "/list", **op("List a directory", Info, listed=True))
+async def list_directory(
+    request: Request,
+    box: Box,
+    path: Here,
+    depth: Annotated[int, Query(ge=1, le=256)] = 1,
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 10_000,
+    cursor: Annotated[str | None, Query(description="`cursor` of the last answer.")] = None,
+    user: UserQuery = None,
+) -> Response:
+    """The entries, and those below them down to `depth`, by path relative to `path`. Links are not followed."""
+    after = exact_query(request, "cursor") if cursor is not None else None
+    entries = [
+        entry for entry in await box.files.list(path, depth=depth, user=user) if after is None or entry.path > after
+    ]
+    page = entries[:limit]
+    return answer({"items": page, "cursor": page[-1].path if len(entries) > limit else None})
+
+
+@router.post(FILES + "/mkdir", **op("Make a directory", Info, status=201))
+async def mkdir(box: Box, body: work.MkDir) -> Response:
+    """With `parents` missing ones above it are made, and one that exists is no error."""
+    return answer(await box.files.mkdir(body.path, mode=body.mode, parents=body.parents, user=body.user), 201)
+
+
+@router.post(FILES + "/rename", **op("Move something to another name", Info))
+async def rename(box: Box, body: work.Rename) -> Response:
+    return answer(await box.files.rename(body.path, body.target, overwrite=body.overwrite, user=body.user))
+
+
+@router.post(FILES + "/copy", **op("Copy a file or a directory within the sandbox", Info))
+async def copy(request: Request, box: Box, body: work.CopyFile) -> Response:
+    copying = box.files.copy(body.path, body.target, overwrite=body.overwrite, parents=body.parents, user=body.user)
+    return answer(await while_there(request, copying))
+
+
+@router.post(FILES + "/chmod", **op("Set permission bits", Info))
+async def chmod(box: Box, body: work.Chmod) -> Response:
+    return answer(await box.files.chmod(body.path, body.mode, user=body.user))
+
+
+@router.post(FILES + "/chown", **op("Set the owner or the group", Info))
+async def chown(box: Box, body: work.Chown) -> Response:
+    return answer(await box.files.chown(body.path, owner=body.owner, group=body.group, user=body.user))
+
+
+@router.post(FILES + "/symlink", **op("Make a link", Info, status=201))
+async def symlink(box: Box, body: work.Symlink) -> Response:
+    return answer(await box.files.symlink(body.path, body.target, user=body.user), 201)
+
+
+@router.get(FILES + "/glob", **op("Find files by a pattern of names", Info, listed=True))
+async def glob(
+    request: Request,
+    box: Box,
+    pattern: Annotated[str, Query(max_length=4096, examples=["**/*.py"])],
+    path: Here,
+    user: UserQuery = None,
+) -> Response:
+    """With `*`, `?`, `[…]`, `{a,b}` and `**`; sorted."""
+    exact = exact_query(request, "pattern") or pattern
+    return answer({"items": await box.files.glob(exact, path=path, user=user), "cursor": None})
+
+
+@router.post(FILES + "/search", **op("Find lines in files", mirrored(SearchResult)))
+async def search(request: Request, context: Ctx, box: Box, body: work.Search) -> Response:
+    """Lines that match a Python regular expression, or a text with `regex` false. Links are not followed."""
+    return answer(await while_there(request, matching.search(context, box, body)))
+
+
+@router.post(FILES + "/replace", **op("Replace text in files", mirrored(Replacement)))
+async def replace(request: Request, context: Ctx, box: Box, body: work.Replace) -> Response:
+    """In a file, or in every file that a pattern finds. Each is written at once, unless somebody has changed it."""
+    return answer(await while_there(request, matching.replace(context, box, body)))
+
+
+@router.get(FILES + "/hash", **op("The SHA-256 of a file or a directory", Hash))
+async def hash(request: Request, box: Box, path: At, user: UserQuery = None) -> Response:
+    return answer({"sha256": await while_there(request, box.files.hash(path, user=user))})

@@ -1,0 +1,306 @@
+"""The rest of the provider contract over HTTP: snapshots, volumes, templates and their layers, states as files."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import anyio
+from fastapi import Query
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.websockets import WebSocket
+
+from skerry.core.config import parse_size
+from skerry.core.errors import InvalidArgument, SnapshotNotFound
+from skerry.core.models import BuiltTemplate, SandboxInfo, SandboxSpec, SnapshotInfo, VolumeInfo
+from skerry.core.names import check_volume_name
+from skerry.core.plain import from_plain, loads
+from skerry.core.provider import Templates
+from skerry.sdk.building import offering
+from skerry.sdk.portable import portable
+from skerry.server import naming
+from skerry.server.context import Context, Ctx, InProject, Sandbox, Snapshot, Volume, Who
+from skerry.server.permissions import Action
+from skerry.server.plain import Plain, read_body
+from skerry.server.provisioning import inner_spec
+from skerry.server.routes.provider import (
+    BASE,
+    INFO,
+    ONE,
+    HolderQuery,
+    ProcessQuery,
+    adopt,
+    answer,
+    gives,
+    takes,
+)
+from skerry.server.routing import ProjectQuery, Routes
+from skerry.server.store import Project
+from skerry.server.streams.states import Body, exporting
+
+router = Routes("provider")
+MAX_SPEC = 8 << 20
+MAX_DESCRIPTION = 10_000
+BUILD_PATIENCE = 6 * 3600.0
+
+
+# -- snapshots
+
+
+@dataclass(frozen=True)
+class SnapshotBody:
+    name: str | None = None
+    description: str = ""
+    hidden: bool = False
+    holder: str | None = None
+
+
+@router.post(
+    f"{ONE}/snapshots",
+    openapi_extra=takes("name", "description", "hidden", "holder"),
+    responses=gives(SnapshotInfo),
+    response_class=Plain,
+)
+async def create_snapshot(request: Request, context: Ctx, sandbox: Sandbox) -> Response:
+    """One that is `hidden` ends with its holder."""
+    body = await read_body(request, SnapshotBody)
+    if body.hidden and body.holder is None:
+        raise InvalidArgument("a hidden snapshot needs a holder")
+    if len(body.description) > MAX_DESCRIPTION:
+        raise InvalidArgument(f"a description has at most {MAX_DESCRIPTION} characters")
+    name = body.name
+    if name is not None and sandbox.project is not None:
+        name = naming.inner(sandbox.project, name)
+    if body.holder is not None:
+        context.leases.renew(body.holder)
+    info = await context.holdings.snapshots.create_snapshot(
+        sandbox.id, name=name, description=body.description, hidden=body.hidden
+    )
+    await context.holdings.note_snapshot(sandbox.project, info)
+    if body.hidden and body.holder is not None:
+        await context.leases.hold("snapshot", info.id, body.holder, 0)
+    return Plain(naming.outer_snapshot(sandbox.project, info))
+
+
+@router.get(f"{BASE}/snapshots", responses=gives(list[SnapshotInfo]), response_class=Plain)
+async def list_snapshots(
+    context: Ctx,
+    who: Who,
+    project: ProjectQuery = None,
+    sandbox: Annotated[str | None, Query(max_length=200, description="Of this sandbox alone, by its id.")] = None,
+) -> Response:
+    """Newest first."""
+    projects, unclaimed = context.projects(who, project), context.sees_unclaimed(who, project)
+    found = await context.holdings.list_snapshots(projects, unclaimed=unclaimed)
+    return Plain([info for _, info in found if sandbox in (None, info.sandbox_id)])
+
+
+@router.get(f"{BASE}/snapshots/{{snapshot}}", responses=gives(SnapshotInfo), response_class=Plain)
+async def show_snapshot(snapshot: Snapshot) -> Response:
+    return Plain(snapshot.info)
+
+
+@router.delete(f"{BASE}/snapshots/{{snapshot}}", status_code=204)
+async def delete_snapshot(context: Ctx, snapshot: Snapshot) -> None:
+    await context.holdings.snapshots.delete_snapshot(snapshot.id)
+    await context.leases.release("snapshot", snapshot.id)
+    await context.store.belongings.gone("snapshot", [snapshot.id])
+
+
+@dataclass(frozen=True)
+class Restore:
+    snapshot: str
+
+
+@router.post(f"{ONE}/restore", openapi_extra=takes("snapshot"), **INFO)
+async def restore(request: Request, context: Ctx, who: Who, sandbox: Sandbox) -> Response:
+    """Bring its files to exactly what they were."""
+    asked = (await read_body(request, Restore)).snapshot
+    subject, found = await context.holdings.locate_snapshot(who, asked)
+    if found is None or not context.allows(who, Action.SNAPSHOT_READ, subject):
+        raise SnapshotNotFound(f"there is no snapshot {asked[:200]!r}")
+    return answer(context, sandbox, await context.holdings.snapshots.restore_snapshot(sandbox.id, found.id))
+
+
+# -- volumes
+
+
+@dataclass(frozen=True)
+class VolumeBody:
+    name: str
+    size: int | None = None
+    temporary: bool = False
+
+
+@router.post(
+    f"{BASE}/volumes",
+    openapi_extra=takes("name", "size", "temporary"),
+    responses=gives(VolumeInfo),
+    response_class=Plain,
+)
+async def create_volume(request: Request, context: Ctx, project: InProject) -> Response:
+    body = await read_body(request, VolumeBody)
+    size = None if body.size is None else parse_size(body.size)
+    name = naming.inner(project, check_volume_name(body.name))
+    info = await context.holdings.volumes.create_volume(name, size=size, temporary=body.temporary)
+    return Plain(naming.outer_volume(project, info))
+
+
+@router.get(f"{BASE}/volumes", responses=gives(list[VolumeInfo]), response_class=Plain)
+async def list_volumes(context: Ctx, who: Who, project: ProjectQuery = None) -> Response:
+    """By name."""
+    projects, unclaimed = context.projects(who, project), context.sees_unclaimed(who, project)
+    found = [info for _, info in await context.holdings.list_volumes(projects, unclaimed=unclaimed)]
+    return Plain(sorted(found, key=lambda info: info.name))
+
+
+@router.get(f"{BASE}/volumes/{{volume}}", responses=gives(VolumeInfo), response_class=Plain)
+async def show_volume(volume: Volume) -> Response:
+    return Plain(volume.info)
+
+
+@router.delete(f"{BASE}/volumes/{{volume}}", status_code=204)
+async def delete_volume(context: Ctx, volume: Volume) -> None:
+    await context.holdings.volumes.delete_volume(volume.inner)
+
+
+# -- templates
+
+
+def _templates(context: Context) -> Templates:
+    return offering(context.provider)
+
+
+@router.get(f"{BASE}/templates", responses=gives(list[BuiltTemplate]), response_class=Plain)
+async def list_templates(context: Ctx) -> Response:
+    """Those that are built."""
+    return Plain(await _templates(context).list_templates())
+
+
+@router.get(f"{BASE}/templates/{{template:path}}", responses=gives(BuiltTemplate), response_class=Plain)
+async def show_template(context: Ctx, template: str) -> Response:
+    """By id, reference, name with version, or name."""
+    return Plain(await _templates(context).find_template(template))
+
+
+@router.delete(f"{BASE}/templates/{{template:path}}", status_code=204)
+async def remove_template(context: Ctx, template: str) -> None:
+    await _templates(context).remove_template(template)
+
+
+@router.post(
+    f"{BASE}/templates",
+    openapi_extra=takes("name", "id", "layers"),
+    responses=gives(BuiltTemplate),
+    response_class=Plain,
+)
+async def add_template(request: Request, context: Ctx) -> Response:
+    """Keep a template whose layers are there."""
+    return Plain(await _templates(context).add_template(await read_body(request, BuiltTemplate)))
+
+
+@router.get(f"{BASE}/layers/{{digest}}", responses=gives(bool), response_class=Plain)
+async def has_layer(context: Ctx, digest: str) -> Response:
+    """Whether there is a layer of that digest."""
+    return Plain(await _templates(context).has_layer(digest))
+
+
+@dataclass(frozen=True)
+class Commit:
+    digest: str
+    directory: str | None = None
+
+
+@router.post(f"{ONE}/commit", openapi_extra=takes("digest", "directory"), status_code=204)
+async def commit(request: Request, context: Ctx, sandbox: Sandbox) -> None:
+    """End it and keep what it wrote as a layer."""
+    body = await read_body(request, Commit)
+    await _templates(context).commit_layer(sandbox.id, body.digest, directory=body.directory)
+    await context.leases.release("sandbox", sandbox.id)
+    await context.sandboxes.forget([sandbox.id])
+
+
+@router.websocket(f"{BASE}/layers/{{digest}}/building")
+async def building(socket: WebSocket, context: Ctx, digest: str) -> None:
+    """The right to build a layer: a byte says that it is held; it is given back by closing the socket."""
+    await socket.accept()
+
+    async def closed(scope: anyio.CancelScope) -> None:
+        with anyio.move_on_after(BUILD_PATIENCE):
+            while (await socket.receive())["type"] != "websocket.disconnect":
+                pass
+        scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+
+        async def stopping() -> None:
+            await context.stopping.wait()
+            tasks.cancel_scope.cancel()
+
+        tasks.start_soon(closed, tasks.cancel_scope)
+        tasks.start_soon(stopping)
+        async with _templates(context).building(digest):
+            await socket.send_bytes(b"1")
+            await anyio.sleep_forever()
+
+
+# -- states as files
+
+
+@router.get(f"{ONE}/state", response_class=StreamingResponse)
+async def export_sandbox(context: Ctx, sandbox: Sandbox) -> Response:
+    """Its state in pieces: see docs/how-to/remote.md."""
+    return await _export(context, sandbox.id)
+
+
+@router.get(f"{BASE}/snapshots/{{snapshot}}/state", response_class=StreamingResponse)
+async def export_snapshot(context: Ctx, snapshot: Snapshot) -> Response:
+    return await _export(context, snapshot.id)
+
+
+async def _export(context: Context, source_id: str) -> Response:
+    pieces = exporting(portable(context.provider, "export_state"), source_id)
+    first = await anext(pieces)  # an export that cannot begin is an error of the request
+
+    async def all_of_it() -> AsyncIterator[bytes]:
+        yield first
+        async for piece in pieces:
+            yield piece
+
+    return StreamingResponse(all_of_it(), media_type="application/vnd.skerry.pieces")
+
+
+@router.post(f"{BASE}/states", openapi_extra={"requestBody": {"content": {"application/vnd.skerry.state": {}}}}, **INFO)
+async def import_(
+    request: Request,
+    context: Ctx,
+    who: Who,
+    project: InProject,
+    holder: HolderQuery = None,
+    process: ProcessQuery = 0,
+) -> Response:
+    """A sandbox from a state: the length of the specification (4 bytes), the specification, the archive."""
+    body = Body(request.stream())
+    spec = from_plain(SandboxSpec, loads(await _head(body)))
+    if spec.leased and holder is None:
+        raise InvalidArgument("a sandbox that is leased needs a holder")
+    inner = await inner_spec(context, who, project, spec)
+    chosen = portable(context.provider, "import_state")
+    info: SandboxInfo = await chosen.import_state(body.in_thread(), inner, key=None, on_progress=None)
+    return await _adopted(context, project, info, holder if spec.leased else None, process)
+
+
+async def _adopted(context: Context, project: Project, info: SandboxInfo, holder: str | None, process: int) -> Response:
+    return await adopt(context, project, info, holder, process)
+
+
+async def _head(body: Body) -> bytes:
+    size = int.from_bytes(await body.exactly(4), "big")
+    if not 0 < size <= MAX_SPEC:
+        raise InvalidArgument("this does not begin with a specification")
+    return await body.exactly(size)
+
+
+__all__: list[Any] = ["router"]

@@ -1,0 +1,283 @@
+"""The provider contract over HTTP, for `skerry.providers.remote`: its verbs, as they are, inside projects."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import Header, Query
+from starlette.requests import Request
+from starlette.responses import Response
+
+from skerry.core.errors import InvalidArgument, Unsupported
+from skerry.core.models import Changes, Event, Resources, SandboxInfo, SandboxSpec, Usage
+from skerry.core.provider import Archivable, Deadlines, Leases, Pausable, Resizable, Stoppable, capabilities
+from skerry.sdk.commands import encode_env
+from skerry.sdk.lifecycle import archivable, check_grace, pausable, stoppable
+from skerry.sdk.options import check_lifetime, check_resources, check_text
+from skerry.server import naming
+from skerry.server.context import Context, Ctx, InProject, Sandbox, Who
+from skerry.server.naming import PROJECT_LABEL
+from skerry.server.plain import Plain, read_body
+from skerry.server.provisioning import inner_spec
+from skerry.server.routing import ProjectQuery, Routes
+from skerry.server.sandboxes import Located
+from skerry.server.store import Belonging, Project
+
+router = Routes("provider")
+BASE = "/v1/provider"
+ONE = f"{BASE}/sandboxes/{{sandbox}}"
+HolderQuery = Annotated[str | None, Query(max_length=64, description="Who it ends with: see `holders`.")]
+ProcessQuery = Annotated[int, Query(ge=0, le=2**31, description="The holder's process id, for people who look.")]
+
+
+def takes(*names: str) -> dict[str, Any]:
+    """For OpenAPI: the fields of the body."""
+    schema = {"type": "object", "properties": {name: {} for name in names}}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+def gives(kind: Any) -> dict[int | str, dict[str, Any]]:
+    """For OpenAPI: what the answer is."""
+    return {200: {"model": kind}}
+
+
+SPEC = takes(*(item.name for item in dataclasses.fields(SandboxSpec)))
+INFO: dict[str, Any] = {"responses": gives(SandboxInfo), "response_class": Plain}
+
+
+def shown(context: Context, project: Project | None, info: SandboxInfo) -> SandboxInfo:
+    """As its users see it, with the process of theirs that it ends with."""
+    return dataclasses.replace(naming.outer_sandbox(project, info), leased_to=context.leases.process_of(info.id))
+
+
+def answer(context: Context, sandbox: Located, info: SandboxInfo) -> Response:
+    return Plain(shown(context, sandbox.project, info))
+
+
+async def adopt(context: Context, project: Project, info: SandboxInfo, holder: str | None, process: int) -> Response:
+    """Note whose a new sandbox is; one that is leased to the server itself goes over to its holder."""
+    name = naming.outer(project, info.name)
+    item = Belonging(kind="sandbox", id=info.id, project_id=project.id, name=name)
+    await context.store.belongings.put([item])
+    if holder is not None and isinstance(context.provider, Leases):
+        await context.leases.hold("sandbox", info.id, holder, process)
+        await context.provider.record_lease(info.id, held=False)
+    return Plain(shown(context, project, info))
+
+
+@router.get(BASE, responses=gives(dict[str, Any]), response_class=Plain)
+async def about(context: Ctx) -> Response:
+    """The provider behind this server, and what it can do."""
+    return Plain({"name": context.provider.name, "capabilities": sorted(capabilities(context.provider))})
+
+
+@router.post(f"{BASE}/sandboxes", openapi_extra=SPEC, **INFO)
+async def create(
+    request: Request,
+    context: Ctx,
+    who: Who,
+    project: InProject,
+    idempotency_key: Annotated[str | None, Header(max_length=200)] = None,
+    holder: HolderQuery = None,
+    process: ProcessQuery = 0,
+) -> Response:
+    """Make a sandbox from a whole specification."""
+    spec = await read_body(request, SandboxSpec)
+    if spec.leased and holder is None:
+        raise InvalidArgument("a sandbox that is leased needs a holder")
+    if spec.idempotency_key is None and idempotency_key is not None:
+        spec = dataclasses.replace(spec, idempotency_key=f"header:{idempotency_key}")
+    info = await context.provider.create(await inner_spec(context, who, project, spec))
+    return await adopt(context, project, info, holder if spec.leased else None, process)
+
+
+@router.get(f"{BASE}/sandboxes", responses=gives(list[SandboxInfo]), response_class=Plain)
+async def list_(context: Ctx, who: Who, project: ProjectQuery = None) -> Response:
+    """Every sandbox of your projects, oldest first."""
+    projects = {item.id: item for item in context.projects(who, project)}
+    unclaimed = context.sees_unclaimed(who, project)
+    found = []
+    for info in await context.provider.list():
+        owner = projects.get(info.labels.get(PROJECT_LABEL, ""))
+        if owner is not None or (unclaimed and PROJECT_LABEL not in info.labels):
+            found.append(shown(context, owner, info))
+    return Plain(found)
+
+
+@router.get(ONE, **INFO)
+async def show(context: Ctx, sandbox: Sandbox) -> Response:
+    return answer(context, sandbox, await context.provider.get(sandbox.id))
+
+
+@router.delete(ONE, status_code=204)
+async def destroy(context: Ctx, sandbox: Sandbox) -> None:
+    await context.provider.destroy(sandbox.id)
+    await context.leases.release("sandbox", sandbox.id)
+    await context.sandboxes.forget([sandbox.id])
+
+
+@router.get(f"{ONE}/usage", responses=gives(Usage), response_class=Plain)
+async def usage(context: Ctx, sandbox: Sandbox) -> Response:
+    """What the provider itself measures."""
+    return Plain(await context.provider.usage(sandbox.id))
+
+
+@router.get(f"{ONE}/events", responses=gives(list[Event]), response_class=Plain)
+async def events(context: Ctx, sandbox: Sandbox, since: Annotated[int, Query(ge=0, le=2**62)] = 0) -> Response:
+    return Plain(await context.provider.events(sandbox.id, since))
+
+
+@router.post(f"{BASE}/sweep", responses=gives(list[str]), response_class=Plain)
+async def sweep(context: Ctx) -> Response:
+    """Remove what nobody owns any more."""
+    swept = [*await context.leases.sweep(), *await context.provider.sweep()]
+    return Plain(swept)
+
+
+# -- the end of a sandbox
+
+
+@dataclass(frozen=True)
+class Seconds:
+    seconds: float
+
+
+@router.post(f"{ONE}/deadline", openapi_extra=takes("seconds"), **INFO)
+async def deadline(request: Request, context: Ctx, sandbox: Sandbox) -> Response:
+    """Note its new end, which its agent was told."""
+    body = await read_body(request, Seconds)
+    if not isinstance(context.provider, Deadlines):
+        raise Unsupported("the lifetime of a sandbox cannot be changed here", option="set_timeout")
+    return answer(context, sandbox, await context.provider.record_deadline(sandbox.id, check_lifetime(body.seconds)))
+
+
+@dataclass(frozen=True)
+class LeaseBody:
+    held: bool
+    holder: str
+    process: int = 0
+
+
+@router.post(f"{ONE}/lease", openapi_extra=takes("held", "holder", "process"), status_code=204)
+async def lease(request: Request, context: Ctx, sandbox: Sandbox) -> None:
+    """Tie it to a client, which renews its name while it lives, or give that up."""
+    body = await read_body(request, LeaseBody)
+    if body.held:
+        await context.leases.hold("sandbox", sandbox.id, body.holder, body.process)
+    else:
+        await context.leases.release("sandbox", sandbox.id)
+
+
+@router.put(f"{BASE}/holders/{{holder}}", status_code=204)
+async def renew(context: Ctx, holder: str) -> None:
+    """A client lives: what it holds lives on."""
+    context.leases.renew(holder)
+
+
+# -- states
+
+
+@router.post(f"{ONE}/limits", openapi_extra=takes("cpu", "memory", "disk", "pids"), **INFO)
+async def limits(request: Request, context: Ctx, sandbox: Sandbox) -> Response:
+    wanted = check_resources(await read_body(request, Resources))
+    if not isinstance(context.provider, Resizable):
+        raise Unsupported("limits cannot be changed here", option="set_limits")
+    return answer(context, sandbox, await context.provider.set_limits(sandbox.id, wanted))
+
+
+@dataclass(frozen=True)
+class Grace:
+    grace: float = 0.0
+
+
+@router.post(f"{ONE}/stop", openapi_extra=takes("grace"), **INFO)
+async def stop(request: Request, context: Ctx, sandbox: Sandbox) -> Response:
+    grace = check_grace((await read_body(request, Grace)).grace)
+    return answer(context, sandbox, await _stoppable(context).stop(sandbox.id, grace=grace))
+
+
+@router.post(f"{ONE}/start", **INFO)
+async def start(context: Ctx, sandbox: Sandbox) -> Response:
+    return answer(context, sandbox, await _stoppable(context).start(sandbox.id))
+
+
+@dataclass(frozen=True)
+class Restart:
+    changes: Changes
+    grace: float = 0.0
+
+
+@router.post(f"{ONE}/restart", openapi_extra=takes("changes", "grace"), **INFO)
+async def restart(request: Request, context: Ctx, sandbox: Sandbox) -> Response:
+    body = await read_body(request, Restart)
+    encode_env(body.changes.env or {})
+    changes = Changes(
+        env=body.changes.env,
+        resources=None if body.changes.resources is None else check_resources(body.changes.resources),
+        template=None if body.changes.template is None else check_text(body.changes.template, "template"),
+    )
+    info = await _stoppable(context).restart(sandbox.id, changes, grace=check_grace(body.grace))
+    return answer(context, sandbox, info)
+
+
+@dataclass(frozen=True)
+class Reset:
+    hard: bool = False
+
+
+@router.post(f"{ONE}/reset", openapi_extra=takes("hard"), **INFO)
+async def reset(request: Request, context: Ctx, sandbox: Sandbox) -> Response:
+    hard = (await read_body(request, Reset)).hard
+    return answer(context, sandbox, await _stoppable(context).reset(sandbox.id, hard=hard))
+
+
+@router.post(f"{ONE}/recover", **INFO)
+async def recover(context: Ctx, sandbox: Sandbox) -> Response:
+    return answer(context, sandbox, await _stoppable(context).recover(sandbox.id))
+
+
+@router.post(f"{ONE}/pause", **INFO)
+async def pause(context: Ctx, sandbox: Sandbox) -> Response:
+    return answer(context, sandbox, await _pausable(context).pause(sandbox.id))
+
+
+@router.post(f"{ONE}/resume", **INFO)
+async def resume(context: Ctx, sandbox: Sandbox) -> Response:
+    return answer(context, sandbox, await _pausable(context).resume(sandbox.id))
+
+
+@dataclass(frozen=True)
+class KeyBody:
+    key: bytes | None = None
+
+    def checked(self) -> bytes | None:
+        if self.key is not None and len(self.key) != 32:
+            raise InvalidArgument(f"a key has 32 bytes, not {len(self.key)}")
+        return self.key
+
+
+@router.post(f"{ONE}/archive", openapi_extra=takes("key"), **INFO)
+async def archive(request: Request, context: Ctx, sandbox: Sandbox) -> Response:
+    """`key`, 32 bytes as base64, encrypts it; it is not kept."""
+    key = (await read_body(request, KeyBody)).checked()
+    return answer(context, sandbox, await _archivable(context).archive(sandbox.id, key=key))
+
+
+@router.post(f"{ONE}/unarchive", openapi_extra=takes("key"), **INFO)
+async def unarchive(request: Request, context: Ctx, sandbox: Sandbox) -> Response:
+    key = (await read_body(request, KeyBody)).checked()
+    return answer(context, sandbox, await _archivable(context).unarchive(sandbox.id, key=key))
+
+
+def _stoppable(context: Context) -> Stoppable:
+    return stoppable(context.provider, "stop")
+
+
+def _pausable(context: Context) -> Pausable:
+    return pausable(context.provider, "pause")
+
+
+def _archivable(context: Context) -> Archivable:
+    return archivable(context.provider, "archive")

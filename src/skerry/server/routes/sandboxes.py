@@ -1,0 +1,165 @@
+"""Sandboxes: made, listed, looked at, changed, copied, destroyed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from fastapi import Header, Query, Request, Response
+from pydantic import BaseModel
+
+from skerry.core.models import State
+from skerry.core.problems import to_problem
+from skerry.sdk.building import ProgressCallback
+from skerry.sdk.listing import select
+from skerry.server import creating, naming
+from skerry.server.context import Ctx, InProject, Sandbox, Who
+from skerry.server.following import followed, follows
+from skerry.server.models import sandboxes as models
+from skerry.server.models.mirror import answer
+from skerry.server.naming import PROJECT_LABEL
+from skerry.server.problems import Problem
+from skerry.server.routes.parts import SANDBOX, Box, SandboxModel, op, shown
+from skerry.server.routing import ProjectQuery, Routes
+from skerry.server.sending import NDJSON, while_there
+
+router = Routes("sandboxes")
+
+LINES = "Lines `{type: log, text}` and `{type: progress, …}`, then `{type: done, sandbox}` or `{type: error, problem}`."
+
+
+class Fork(BaseModel):
+    """What became of one copy."""
+
+    sandbox: SandboxModel | None  # type: ignore[valid-type]
+    error: Problem | None
+
+
+@router.post("/v1/sandboxes", **op("Make a sandbox", SandboxModel, status=201, also={NDJSON: LINES}))
+async def create(
+    request: Request,
+    context: Ctx,
+    who: Who,
+    project: InProject,
+    body: models.Create,
+    idempotency_key: Annotated[
+        str | None, Header(max_length=200, description="The same call again with this key gives the same sandbox.")
+    ] = None,
+) -> Response:
+    """It is ready for commands. With `Accept: application/x-ndjson` the build of its template tells how it goes."""
+
+    async def make(on_log: Callable[[str], object] | None, on_progress: ProgressCallback | None) -> dict[str, Any]:
+        _, info = await creating.create(
+            context, who, project, body, idempotency_key=idempotency_key, on_log=on_log, on_progress=on_progress
+        )
+        return {"sandbox": shown(project, info)}
+
+    if follows(request):
+        return followed(request, make)
+    return answer((await while_there(request, make(None, None)))["sandbox"], 201)
+
+
+@router.get("/v1/sandboxes", **op("List sandboxes", SandboxModel, listed=True))
+async def list_sandboxes(
+    request: Request,
+    context: Ctx,
+    who: Who,
+    project: ProjectQuery = None,
+    state: State | None = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    cursor: Annotated[str | None, Query(max_length=200, description="`cursor` of the last answer.")] = None,
+) -> Response:
+    """Those of your projects, oldest first. `metadata.KEY=VALUE` and `label.KEY=VALUE` choose among them."""
+    projects = {item.id: item for item in context.projects(who, project)}
+    unclaimed = context.sees_unclaimed(who, project)
+    seen = [
+        info
+        for info in await context.provider.list()
+        if info.labels.get(PROJECT_LABEL, "") in projects or (unclaimed and PROJECT_LABEL not in info.labels)
+    ]
+    metadata, labels = _pairs(request, "metadata."), _pairs(request, "label.")
+    page = select(seen, state=state, metadata=metadata, labels=labels, limit=limit, cursor=cursor)
+    items = []
+    for info in page:
+        owner = projects.get(info.labels.get(PROJECT_LABEL, ""))
+        items.append(shown(owner, naming.outer_sandbox(owner, info)))
+    return answer({"items": items, "cursor": page.cursor})
+
+
+def _pairs(request: Request, prefix: str) -> dict[str, str]:
+    query = request.query_params.multi_items()
+    return {key.removeprefix(prefix): value for key, value in query if key.startswith(prefix) and key != prefix}
+
+
+@router.get(SANDBOX, **op("What a sandbox is", SandboxModel))
+async def show(sandbox: Sandbox) -> Response:
+    return answer(shown(sandbox.project, await sandbox.info()))
+
+
+@router.patch(SANDBOX, **op("Change how long a sandbox lives", SandboxModel))
+async def update(sandbox: Sandbox, box: Box, body: models.Update) -> Response:
+    if body.timeout is None:
+        return answer(shown(sandbox.project, await sandbox.info()))
+    return answer(shown(sandbox.project, sandbox.shown(await box.set_timeout(body.timeout))))
+
+
+@router.patch(SANDBOX + "/limits", **op("Change limits while it runs", SandboxModel))
+async def limits(sandbox: Sandbox, box: Box, body: models.Limits) -> Response:
+    info = await box.set_limits(
+        cpu=body.cpu, cpu_percent=body.cpu_percent, memory=body.memory, disk=body.disk, pids=body.pids
+    )
+    return answer(shown(sandbox.project, sandbox.shown(info)))
+
+
+@router.delete(SANDBOX, **op("Destroy a sandbox", status=204))
+async def destroy(
+    context: Ctx,
+    sandbox: Sandbox,
+    graceful: Annotated[bool, Query(description="Its processes are asked to end first.")] = False,
+    timeout: Annotated[float, Query(gt=0, le=3600, description="Seconds they have for it.")] = 30.0,
+) -> Response:
+    """End it and remove everything of it."""
+    await (await sandbox.use()).destroy(graceful=graceful, timeout=timeout)
+    await context.sandboxes.forget([sandbox.id])
+    return Response(status_code=204)
+
+
+@router.post(SANDBOX + "/clone", **op("A running copy of a sandbox", SandboxModel, status=201))
+async def clone(request: Request, context: Ctx, sandbox: Sandbox, box: Box, body: models.Clone) -> Response:
+    """Its files and variables as they are now, and the same volumes; not its processes, and secrets if asked for."""
+    project = sandbox.project
+    name = body.name if body.name is None or project is None else naming.inner(project, body.name)
+    copying = box.clone(name=name, **_copy_options(sandbox, body))
+    made = await while_there(request, copying)
+    return answer(shown(project, await creating.adopt_copy(context, made, project)), 201)
+
+
+@router.post(
+    SANDBOX + "/fork",
+    **op("Several copies of the same moment", Fork, status=201, listed=True),
+)
+async def fork(request: Request, context: Ctx, sandbox: Sandbox, box: Box, body: models.Fork) -> Response:
+    """For each the copy, or the error that it ended with."""
+    items: list[dict[str, Any]] = []
+    for result in await while_there(request, box.fork(body.n, **_copy_options(sandbox, body))):
+        if result.sandbox is None:
+            assert result.error is not None
+            items.append({"sandbox": None, "error": to_problem(result.error) | {"status": 0}})
+        else:
+            info = await creating.adopt_copy(context, result.sandbox, sandbox.project)
+            items.append({"sandbox": shown(sandbox.project, info), "error": None})
+    return answer({"items": items, "cursor": None}, 201)
+
+
+def _copy_options(sandbox: Sandbox, body: models.Copy) -> dict[str, Any]:
+    labels = body.labels
+    if labels is not None and sandbox.project is not None:
+        labels = naming.labels(sandbox.project, labels)
+    return {
+        "env": body.env,
+        "resources": None if body.resources is None else body.resources.options(),
+        "metadata": body.metadata,
+        "labels": labels,
+        "timeout": body.timeout,
+        "secrets": body.secrets,
+    }

@@ -1,0 +1,156 @@
+"""The sandboxes of all projects: found by id or name, opened once each, and reconciled with the provider."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from skerry.core.errors import SandboxNotFound
+from skerry.core.models import SandboxInfo
+from skerry.core.provider import Provider
+from skerry.sdk import AsyncSandbox
+from skerry.server import naming
+from skerry.server.access import Subject
+from skerry.server.identity import Actor
+from skerry.server.naming import PROJECT_LABEL
+from skerry.server.projects import choices
+from skerry.server.store import Belonging, Project, Store
+
+IDLE = 600.0
+"""A connection to a sandbox that nobody has asked for during so many seconds is closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """A sandbox that the actor of this request may use."""
+
+    id: str
+    project: Project | None
+    directory: Directory
+
+    async def use(self, *, auto_start: bool = True) -> AsyncSandbox:
+        """The object to work with; all requests share it. Raises SandboxNotFound."""
+        return await self.directory.open(self.id, auto_start=auto_start)
+
+    async def info(self) -> SandboxInfo:
+        """As users see it. Raises SandboxNotFound."""
+        return self.shown(await self.directory.provider.get(self.id))
+
+    def shown(self, info: SandboxInfo) -> SandboxInfo:
+        """What a call has returned, as users see it."""
+        return naming.outer_sandbox(self.project, info)
+
+
+class Directory:
+    def __init__(self, provider: Provider, store: Store) -> None:
+        self.provider, self._store = provider, store
+        self._open: dict[tuple[str, bool], AsyncSandbox] = {}
+        self._used_at: dict[tuple[str, bool], float] = {}
+        self.on_made: Callable[[str], Awaitable[None]] | None = None
+        self.on_gone: Callable[[str], Awaitable[None]] | None = None
+        """Called for each sandbox that was made here, or is found to be gone."""
+
+    async def locate(self, actor: Actor, asked: str, *, within: str | None = None) -> tuple[Subject, Located | None]:
+        """The sandbox of that id, or of that name in one of the actor's projects, the personal one first.
+
+        Says nothing about whether the actor may use it.
+        """
+        found = None
+        if asked.startswith("sb-"):
+            found = self._store.belongings.get("sandbox", asked) or await self._look(asked)
+        else:
+            for project in choices(self._store, actor, within):
+                found = self._store.belongings.named("sandbox", None if project is None else project.id, asked)
+                if found is not None:
+                    break
+        if found is None or found.gone:
+            return Subject(on="sandbox", asked=asked, exists=False), None
+        project = None if found.project_id is None else self._store.projects.get(found.project_id)
+        subject = Subject(on="sandbox", asked=asked, project=project, sandbox_id=found.id)
+        return subject, Located(found.id, project, self)
+
+    async def _look(self, id: str) -> Belonging | None:
+        """One that somebody has made past this server since the last reconciliation."""
+        try:
+            info = await self.provider.get(id)
+        except SandboxNotFound:
+            return None
+        await self.note([info])
+        return self._store.belongings.get("sandbox", id)
+
+    async def open(self, id: str, *, auto_start: bool = True) -> AsyncSandbox:
+        key = (id, auto_start)
+        sandbox = self._open.get(key)
+        if sandbox is None:
+            made = AsyncSandbox(self.provider, await self.provider.get(id), auto_start=auto_start)
+            sandbox = self._open.setdefault(key, made)
+        self._used_at[key] = time.monotonic()
+        return sandbox
+
+    async def adopt(self, sandbox: AsyncSandbox, project: Project) -> Located:
+        """Note one that has just been made for a project."""
+        name = naming.outer(project, sandbox.name)
+        await self._store.belongings.put(
+            [Belonging(kind="sandbox", id=sandbox.id, project_id=project.id, name=name)],
+        )
+        self._open[sandbox.id, True] = sandbox
+        self._used_at[sandbox.id, True] = time.monotonic()
+        if self.on_made is not None:
+            await self.on_made(sandbox.id)
+        return Located(sandbox.id, project, self)
+
+    async def forget(self, ids: Sequence[str]) -> None:
+        """They are gone: close what is open and note it."""
+        await self._store.belongings.gone("sandbox", ids)
+        for id in ids:
+            if self.on_gone is not None:
+                await self.on_gone(id)
+            for key in ((id, True), (id, False)):
+                self._used_at.pop(key, None)
+                if (sandbox := self._open.pop(key, None)) is not None:
+                    await sandbox.close()
+
+    async def note(self, infos: Sequence[SandboxInfo]) -> None:
+        """Write down whose these are, by their labels, where that is not known yet or is another."""
+        known = {item.id: item for item in self._store.belongings.there("sandbox")} if len(infos) > 1 else {}
+        fresh = []
+        for info in infos:
+            project = self._store.projects.get(info.labels.get(PROJECT_LABEL, ""))
+            item = Belonging(
+                kind="sandbox",
+                id=info.id,
+                project_id=None if project is None else project.id,
+                name=naming.outer(project, info.name),
+            )
+            if known.get(info.id) != item:
+                fresh.append(item)
+        await self._store.belongings.put(fresh)
+
+    async def reconcile(self, infos: Sequence[SandboxInfo]) -> list[str]:
+        """Make what is written down equal to what the provider says; the ids of what is gone since."""
+        before = {item.id for item in self._store.belongings.there("sandbox")}
+        await self.note(infos)
+        there = {info.id for info in infos}
+        gone = []
+        for id in before - there:
+            try:
+                await self.provider.get(id)  # made after the list was
+            except SandboxNotFound:
+                gone.append(id)
+        await self.forget(gone)
+        return gone
+
+    async def close_idle(self) -> None:
+        now = time.monotonic()
+        for key in [key for key, used in self._used_at.items() if now - used > IDLE]:
+            if key in self._open and self._open[key].busy:
+                continue
+            del self._used_at[key]
+            if (sandbox := self._open.pop(key, None)) is not None:
+                await sandbox.close()
+
+    async def close(self) -> None:
+        for sandbox in list(self._open.values()):
+            await sandbox.close()
+        self._open.clear()

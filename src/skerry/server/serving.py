@@ -1,0 +1,187 @@
+"""The running server: uvicorn with our settings, and an orderly end even with streams open."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import os
+import secrets
+import signal
+import socket
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+from fastapi import FastAPI
+
+from skerry.core.errors import InvalidArgument, ProviderUnavailable
+from skerry.server import instance
+from skerry.server.app import build_app
+from skerry.server.certificates import Certificates, local_certificates
+from skerry.server.context import Context
+from skerry.server.ids import digest
+from skerry.server.protocol import bounded_protocol
+from skerry.server.settings import Settings
+
+log = logging.getLogger("skerry.server")
+
+FIRST_LINK = 3600.0
+LAST_RESORT = 10.0
+"""Seconds past `shutdown_timeout` after which the process ends itself, whatever it still does."""
+
+
+def config_of(app: FastAPI, settings: Settings) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        loop="uvloop",
+        http=bounded_protocol(settings.header_timeout),
+        ws="websockets-sansio",
+        ws_per_message_deflate=False,  # terminals on a network that is faster than zlib
+        ws_max_size=4 << 20,
+        ws_ping_interval=20.0,
+        ws_ping_timeout=20.0,
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=bool(settings.trusted_proxies),
+        forwarded_allow_ips=list(settings.trusted_proxies),
+        limit_concurrency=settings.max_connections,
+        timeout_keep_alive=30,
+        timeout_graceful_shutdown=max(1, round(settings.shutdown_timeout)),
+        ssl_certfile=settings.tls_cert or None,
+        ssl_keyfile=settings.tls_key or None,
+    )
+
+
+class Server(uvicorn.Server):
+    """Tells its streams to end before it waits for requests, and ends in bounded time."""
+
+    def __init__(
+        self, app: FastAPI, settings: Settings, on_started: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        super().__init__(config_of(app, settings))
+        self.context: Context = app.state.context
+        self._on_started = on_started
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started and self._on_started is not None:
+            await self._on_started()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self.context.stopping.set()
+        self.context.events.wake()
+        await super().shutdown(sockets)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """The first signal ends the server in order, the second at once; neither is raised again."""
+        loop = asyncio.get_running_loop()
+        signals = (signal.SIGINT, signal.SIGTERM)
+        for number in signals:
+            loop.add_signal_handler(number, self._told, number)
+        try:
+            yield
+        finally:
+            for number in signals:
+                loop.remove_signal_handler(number)
+
+    def _told(self, number: int) -> None:
+        if self.should_exit:
+            self.force_exit = True
+            return
+        log.info("told to end", extra={"signal": signal.Signals(number).name})
+        self.should_exit = True
+        limit = self.context.settings.shutdown_timeout + LAST_RESORT
+        last = threading.Timer(limit, os._exit, (1,))  # a thread in a system call keeps Python from ending
+        last.daemon = True
+        last.start()
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """What somebody who has just started a server wants to know."""
+
+    url: str
+    link: str
+    """Signs the first administrator in, once."""
+    key_file: Path
+    certificates: Certificates | None
+
+
+def listen(settings: Settings) -> tuple[socket.socket, Settings]:
+    """A socket that takes connections, and the settings with its port. Raises ProviderUnavailable, InvalidArgument."""
+    try:
+        family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+        listener = socket.create_server((settings.host, settings.port), family=family, backlog=2048)
+    except OSError as error:
+        raise ProviderUnavailable(
+            f"{settings.host}:{settings.port} cannot be listened at: {error.strerror}",
+            hint="another program has the port; choose one with --port",
+        ) from error
+    except OverflowError:
+        raise InvalidArgument(f"{settings.port} is not a port") from None
+    return listener, dataclasses.replace(settings, port=listener.getsockname()[1])
+
+
+def run(settings: Settings, on_ready: Callable[[Started], None]) -> None:
+    """Serve until a signal comes. `on_ready` is called when the server answers.
+
+    Raises Conflict while another server runs for this home, Corrupted for a damaged database, ProviderUnavailable.
+    """
+    import uvloop
+
+    with instance.claimed(settings.directory):
+        certificates = None
+        if settings.tls and not settings.tls_cert:
+            certificates = local_certificates(settings.directory / "tls", settings.hosts())
+            cert, key = str(certificates.cert), str(certificates.key)
+            settings = dataclasses.replace(settings, tls_cert=cert, tls_key=key)
+        listener, settings = listen(settings)
+        app = build_app(settings)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(app, listener, settings, certificates, on_ready))
+
+
+async def _serve(
+    app: FastAPI,
+    listener: socket.socket,
+    settings: Settings,
+    certificates: Certificates | None,
+    on_ready: Callable[[Started], None],
+) -> None:
+    async def started() -> None:
+        link = await first_link(app.state.context)
+        ca_file = None if certificates is None else str(certificates.ca)
+        on_ready(Started(settings.url, link, settings.directory / "admin.key", certificates))
+        instance.announce(settings.directory, settings.url, ca_file)
+
+    try:
+        await Server(app, settings, started).serve([listener])
+    except SystemExit:  # uvicorn's word for a start that failed; the log has said why
+        raise ProviderUnavailable("the server could not start", hint="see its log") from None
+
+
+async def first_link(context: Context) -> str:
+    """A link that signs the administrator in; the first user is made for it, and the key for this machine."""
+    store, directory = context.store, context.settings.directory
+    users = store.users.list()
+    first = next((user for user in users if user.name == instance.ADMIN and not user.disabled), None)
+    if first is None:
+        administrators = [user for user in users if user.admin and not user.disabled]
+        first = administrators[0] if administrators else await store.users.add(instance.ADMIN, admin=True)
+    stored = instance.admin_key(directory)
+    if stored is None or store.keys.check(stored) is None:
+        _, text = await store.keys.add(first.id, f"this machine, {time.strftime('%Y-%m-%d')}")
+        instance.write_private(directory / "admin.key", f"{text}\n")
+    text = secrets.token_urlsafe(32)
+    await store.users.add_link(first.id, digest(text), lifetime=FIRST_LINK)
+    return f"{context.settings.url}/sign-in#{text}"

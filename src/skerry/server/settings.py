@@ -1,0 +1,179 @@
+"""What a server is told: built-in values, over them `server.toml`, over that the environment, over that flags."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+from urllib.parse import urlsplit
+
+from skerry.core import config
+from skerry.core.errors import InvalidArgument
+
+ENVIRONMENT = "SKERRY_SERVER_"
+FILE = "server.toml"
+DAY = 86400.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Each field is a key of `server.toml`, an environment variable SKERRY_SERVER_<FIELD>, and maybe a flag."""
+
+    home: Path = field(default_factory=config.home)
+    """SKERRY_HOME; the server's own data is in `server` below it."""
+    host: str = "127.0.0.1"
+    port: int = 7411
+    provider: str = "local"
+    public_url: str = ""
+    """What users have in their address bar, if a proxy is in front."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names a Host header may have beside those of `host` and `public_url`."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Addresses whose X-Forwarded-For and X-Forwarded-Proto are believed."""
+    tls: bool = False
+    """Serve HTTPS: with `tls_cert` and `tls_key`, or with a certificate of a local CA that is made here."""
+    tls_cert: str = ""
+    tls_key: str = ""
+    log_format: Literal["text", "json"] = "text"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    shutdown_timeout: float = 10.0
+    """How long requests that run may take to end when the server is told to."""
+    session_lifetime: float = 14 * DAY
+    """A session ends after so long without use."""
+    rate: float = 200.0
+    """Requests a second that one user, key or address may make for long, `burst` at once."""
+    burst: int = 1000
+    sign_in_rate: float = 0.2
+    """Sign-ins a second for one address, `sign_in_burst` at once."""
+    sign_in_burst: int = 10
+    max_json: int = 1 << 20
+    max_connections: int = 4096
+    header_timeout: float = 15.0
+    """How long a client may take to send the head of a request."""
+    events_kept: float = 30 * DAY
+    audit_kept: float = 365 * DAY
+    webhook_attempts: int = 8
+    webhook_private: bool = False
+    """Whether webhooks may go to addresses of this machine and its private networks."""
+    backups_kept: int = 7
+
+    @property
+    def directory(self) -> Path:
+        """Where the server keeps its database, backups and certificates."""
+        return self.home / "server"
+
+    @property
+    def scheme(self) -> str:
+        return "https" if self.tls or self.tls_cert else "http"
+
+    @property
+    def url(self) -> str:
+        """Where users reach this server."""
+        if self.public_url:
+            return self.public_url.rstrip("/")
+        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.host, self.host)
+        return f"{self.scheme}://{f'[{host}]' if ':' in host and not host.startswith('[') else host}:{self.port}"
+
+    def hosts(self) -> frozenset[str]:
+        """The names, without ports, that a Host header may have."""
+        names = {"localhost", "127.0.0.1", "::1", self.host, *self.allowed_hosts}
+        if self.public_url:
+            names.add(urlsplit(self.public_url).hostname or "")
+        return frozenset(name.lower() for name in names if name not in ("", "0.0.0.0", "::"))
+
+
+def load(
+    *, flags: Mapping[str, object] | None = None, environ: Mapping[str, str] | None = None, home: Path | None = None
+) -> tuple[Settings, dict[str, str]]:
+    """The settings in force, and where each comes from that is not built in. Raises InvalidArgument."""
+    environ = os.environ if environ is None else environ
+    home = config.home() if home is None else home
+    values: dict[str, Any] = {"home": home}
+    sources: dict[str, str] = {}
+    file = home / FILE
+    for source, given in (
+        (str(file), _read(file)),
+        ("environment", _from_environment(environ)),
+        ("flag", {name: value for name, value in (flags or {}).items() if value is not None}),
+    ):
+        for name, value in given.items():
+            values[name] = _check(name, value, source)
+            sources[name] = source
+    settings = Settings(**values)
+    if bool(settings.tls_cert) != bool(settings.tls_key):
+        raise InvalidArgument("tls_cert and tls_key belong together: give both")
+    return settings, sources
+
+
+_HINTS = {name: hint for name, hint in get_type_hints(Settings).items() if name != "home"}
+
+
+def _read(file: Path) -> dict[str, object]:
+    try:
+        return tomllib.loads(file.read_text())
+    except FileNotFoundError:
+        return {}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise InvalidArgument(f"{file} cannot be read: {error}") from error
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, object]:
+    return {
+        name.removeprefix(ENVIRONMENT).lower(): text for name, text in environ.items() if name.startswith(ENVIRONMENT)
+    }
+
+
+def _check(name: str, value: object, source: str) -> object:
+    """`value` as the type of the field, from text where it is text. Raises InvalidArgument."""
+    kind = _HINTS.get(name)
+    if kind is None:
+        near = difflib.get_close_matches(name, _HINTS, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"one of {', '.join(_HINTS)}"
+        raise InvalidArgument(f"there is no setting {name!r} ({source})", hint=hint)
+    wrong = InvalidArgument(f"the setting {name} cannot be {value!r} ({source})")
+    if get_origin(kind) is Literal:
+        if value not in get_args(kind):
+            wrong.hint = f"one of {', '.join(get_args(kind))}"
+            raise wrong
+        return value
+    if get_origin(kind) is tuple:
+        if isinstance(value, str):
+            return tuple(part.strip() for part in value.split(",") if part.strip())
+        if isinstance(value, list | tuple) and all(isinstance(part, str) for part in value):
+            return tuple(value)
+        raise wrong
+    if kind is bool:
+        words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+        if isinstance(value, str):
+            value = words.get(value.lower())
+        if not isinstance(value, bool):
+            raise wrong
+        return value
+    if kind is str:
+        if not isinstance(value, str):
+            raise wrong
+        return value
+    return _number(kind, value, wrong)
+
+
+def _number(kind: Any, value: object, wrong: InvalidArgument) -> int | float:
+    try:
+        number = kind(value)
+    except (TypeError, ValueError):
+        raise wrong from None
+    if isinstance(value, bool) or number < 0 or (kind is int and number != float(str(value))):
+        raise wrong
+    return number  # type: ignore[no-any-return]
+
+
+def shown(settings: Settings, sources: Mapping[str, str]) -> list[tuple[str, object, str]]:
+    """Name, value and origin of every setting, for `skerry config show`."""
+    return [
+        (item.name, getattr(settings, item.name), sources.get(item.name, "built in"))
+        for item in dataclasses.fields(settings)
+    ]

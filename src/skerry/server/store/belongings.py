@@ -1,0 +1,75 @@
+"""Which sandboxes, snapshots and volumes belong to which project."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from skerry.server.store.database import Database
+
+Kind = Literal["sandbox", "snapshot", "volume"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Belonging:
+    kind: Kind
+    id: str
+    """The provider's id; of a volume its name there."""
+    project_id: str | None
+    """None: it was made past the server, so only administrators see it."""
+    name: str | None
+    """As users see it."""
+    gone: bool = False
+
+
+def _belonging(row: sqlite3.Row) -> Belonging:
+    return Belonging(
+        kind=row["kind"],
+        id=row["id"],
+        project_id=row["project_id"],
+        name=row["name"],
+        gone=row["gone_at"] is not None,
+    )
+
+
+class Belongings:
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    def get(self, kind: Kind, id: str) -> Belonging | None:
+        row = self._db.row("SELECT * FROM belongings WHERE kind = ? AND id = ?", kind, id)
+        return None if row is None else _belonging(row)
+
+    def named(self, kind: Kind, project_id: str | None, name: str) -> Belonging | None:
+        """The one of that name that is there."""
+        row = self._db.row(
+            "SELECT * FROM belongings WHERE kind = ? AND project_id IS ? AND name = ? AND gone_at IS NULL",
+            *(kind, project_id, name),
+        )
+        return None if row is None else _belonging(row)
+
+    def there(self, kind: Kind) -> list[Belonging]:
+        """All of a kind that are there."""
+        return [
+            _belonging(row)
+            for row in self._db.rows("SELECT * FROM belongings WHERE kind = ? AND gone_at IS NULL", kind)
+        ]
+
+    async def put(self, belongings: Iterable[Belonging]) -> None:
+        """Note what is there; what was noted of the same thing is replaced."""
+        rows = [(item.kind, item.id, item.project_id, item.name, time.time()) for item in belongings]
+        if rows:
+            sql = (
+                "INSERT INTO belongings VALUES (?1, ?2, ?3, ?4, ?5, NULL)"
+                " ON CONFLICT DO UPDATE SET project_id = ?3, name = ?4, gone_at = NULL"
+            )
+            await self._db.write(lambda db: db.executemany(sql, rows))
+
+    async def gone(self, kind: Kind, ids: Iterable[str]) -> None:
+        rows = [(time.time(), kind, id) for id in ids]
+        if rows:
+            sql = "UPDATE belongings SET gone_at = ? WHERE kind = ? AND id = ?"
+            await self._db.write(lambda db: db.executemany(sql, rows))

@@ -1,0 +1,100 @@
+"""Events of all sandboxes in the order they were collected: `seq` is the cursor of every stream."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from skerry.core.models import Event
+from skerry.server.store.database import Database
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredEvent:
+    seq: int
+    sandbox_id: str
+    project_id: str | None
+    type: str
+    time: float
+    data: dict[str, str]
+
+
+def _event(row: sqlite3.Row) -> StoredEvent:
+    return StoredEvent(
+        seq=row["seq"],
+        sandbox_id=row["sandbox_id"],
+        project_id=row["project_id"],
+        type=row["type"],
+        time=row["time"],
+        data=json.loads(row["data"]),
+    )
+
+
+class Events:
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    async def add(self, project_id: str | None, events: Iterable[Event]) -> int:
+        """Store those that are not there yet; how many."""
+        rows = [
+            (event.sandbox_id, project_id, event.cursor, event.type, event.time, json.dumps(event.data))
+            for event in events
+        ]
+
+        def work(db: sqlite3.Connection) -> int:
+            before = db.total_changes
+            db.executemany(
+                "INSERT OR IGNORE INTO events (sandbox_id, project_id, cursor, type, time, data)"
+                " VALUES (?, ?, ?, ?, ?, ?)",
+                rows,
+            )
+            return db.total_changes - before
+
+        return await self._db.write(work) if rows else 0
+
+    def cursor(self, sandbox_id: str) -> int:
+        """The provider's cursor of the last event that is stored."""
+        row = self._db.row("SELECT max(cursor) AS cursor FROM events WHERE sandbox_id = ?", sandbox_id)
+        return 0 if row is None or row["cursor"] is None else int(row["cursor"])
+
+    def of_sandbox(self, sandbox_id: str) -> StoredEvent | None:
+        """The last one of a sandbox."""
+        row = self._db.row("SELECT * FROM events WHERE sandbox_id = ? ORDER BY cursor DESC LIMIT 1", sandbox_id)
+        return None if row is None else _event(row)
+
+    def first(self) -> int:
+        """The lowest `seq` that is kept; 0: none is."""
+        row = self._db.row("SELECT min(seq) AS seq FROM events")
+        return 0 if row is None or row["seq"] is None else int(row["seq"])
+
+    def last(self) -> int:
+        """The last `seq` there ever was; never falls, whatever is pruned."""
+        row = self._db.row("SELECT seq FROM sqlite_sequence WHERE name = 'events'")
+        return 0 if row is None else int(row["seq"])
+
+    def after(
+        self,
+        seq: int,
+        *,
+        projects: Sequence[str] | None = None,
+        sandbox_id: str | None = None,
+        types: Sequence[str] = (),
+        limit: int = 100,
+    ) -> list[StoredEvent]:
+        """Those above `seq`: of some projects (None: of all), of one sandbox, of some types."""
+        where, values = ["seq > ?"], [seq]
+        for column, wanted in (("project_id", projects), ("type", types or None)):
+            if wanted is not None:
+                where.append(f"{column} IN ({','.join('?' * len(wanted))})")
+                values += wanted  # type: ignore[arg-type]
+        if sandbox_id is not None:
+            where.append("sandbox_id = ?")
+            values.append(sandbox_id)  # type: ignore[arg-type]
+        sql = f"SELECT * FROM events WHERE {' AND '.join(where)} ORDER BY seq LIMIT ?"
+        return [_event(row) for row in self._db.rows(sql, *values, limit)]
+
+    async def prune(self, kept: float) -> int:
+        return await self._db.execute("DELETE FROM events WHERE time < ?", time.time() - kept)

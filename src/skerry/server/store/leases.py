@@ -1,0 +1,41 @@
+"""Which sandboxes and hidden snapshots end with which client."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from skerry.server.store.database import Database
+
+LeaseKind = Literal["sandbox", "snapshot"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lease:
+    kind: LeaseKind
+    id: str
+    holder: str
+    """The name that a client's process has given itself; nobody can guess it."""
+    process: int
+    """Its process id, for people who look."""
+
+
+class LeaseStore:
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    def get(self, kind: LeaseKind, id: str) -> Lease | None:
+        row = self._db.row("SELECT * FROM leases WHERE kind = ? AND id = ?", kind, id)
+        return None if row is None else Lease(**dict(row))
+
+    def all(self) -> list[Lease]:
+        return [Lease(**dict(row)) for row in self._db.rows("SELECT * FROM leases")]
+
+    async def put(self, lease: Lease) -> None:
+        """A later holder takes the place of an earlier one."""
+        await self._db.execute(
+            "INSERT OR REPLACE INTO leases VALUES (?, ?, ?, ?)", lease.kind, lease.id, lease.holder, lease.process
+        )
+
+    async def remove(self, kind: LeaseKind, id: str) -> None:
+        await self._db.execute("DELETE FROM leases WHERE kind = ? AND id = ?", kind, id)

@@ -1,0 +1,125 @@
+"""Projects and who is a member of them."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from dataclasses import dataclass
+
+from skerry.core.errors import Conflict
+from skerry.server.ids import new_id, new_slug
+from skerry.server.permissions import Role
+from skerry.server.store.database import Database
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Project:
+    id: str
+    slug: str
+    name: str
+    personal_of: str | None
+    """The user whose own it is."""
+    created_at: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Member:
+    user_id: str
+    user_name: str
+    role: Role
+
+
+def _project(row: sqlite3.Row) -> Project:
+    return Project(
+        id=row["id"],
+        slug=row["slug"],
+        name=row["name"],
+        personal_of=row["personal_of"],
+        created_at=row["created_at"],
+    )
+
+
+class Projects:
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    async def add(self, name: str, owner: str) -> Project:
+        project = Project(id=new_id("pj"), slug=new_slug(), name=name, personal_of=None, created_at=time.time())
+
+        def work(db: sqlite3.Connection) -> None:
+            db.execute(
+                "INSERT INTO projects (id, slug, name, created_at) VALUES (?, ?, ?, ?)",
+                (project.id, project.slug, name, project.created_at),
+            )
+            db.execute("INSERT INTO members VALUES (?, ?, 'owner')", (project.id, owner))
+
+        await self._db.write(work)
+        return project
+
+    def get(self, id: str) -> Project | None:
+        row = self._db.row("SELECT * FROM projects WHERE id = ?", id)
+        return None if row is None else _project(row)
+
+    def by_slug(self, slug: str) -> Project | None:
+        row = self._db.row("SELECT * FROM projects WHERE slug = ?", slug)
+        return None if row is None else _project(row)
+
+    def of_user(self, user_id: str) -> list[tuple[Project, Role]]:
+        """Those a user is a member of, the personal one first, then by name."""
+        rows = self._db.rows(
+            "SELECT projects.*, role FROM members JOIN projects ON id = project_id WHERE user_id = ?1"
+            " ORDER BY personal_of IS NOT ?1, name, id",
+            user_id,
+        )
+        return [(_project(row), Role(row["role"])) for row in rows]
+
+    def all(self) -> list[Project]:
+        return [_project(row) for row in self._db.rows("SELECT * FROM projects ORDER BY name, id")]
+
+    def role(self, project_id: str, user_id: str) -> Role | None:
+        row = self._db.row("SELECT role FROM members WHERE project_id = ? AND user_id = ?", project_id, user_id)
+        return None if row is None else Role(row["role"])
+
+    def members(self, project_id: str) -> list[Member]:
+        rows = self._db.rows(
+            "SELECT users.id, users.name, role FROM members JOIN users ON users.id = user_id"
+            " WHERE project_id = ? ORDER BY users.name",
+            project_id,
+        )
+        return [Member(user_id=row["id"], user_name=row["name"], role=Role(row["role"])) for row in rows]
+
+    async def set_member(self, project_id: str, user_id: str, role: Role | None) -> None:
+        """Give somebody a role, or none any more. Raises Conflict where no owner would be left."""
+
+        def work(db: sqlite3.Connection) -> None:
+            if role is None:
+                db.execute("DELETE FROM members WHERE project_id = ? AND user_id = ?", (project_id, user_id))
+            else:
+                db.execute(
+                    "INSERT INTO members VALUES (?1, ?2, ?3) ON CONFLICT DO UPDATE SET role = ?3",
+                    (project_id, user_id, role),
+                )
+            if not db.execute(
+                "SELECT 1 FROM members WHERE project_id = ? AND role = 'owner'", (project_id,)
+            ).fetchone():
+                raise Conflict("the project would have no owner", hint="make another member its owner first")
+
+        await self._db.write(work)
+
+    async def rename(self, id: str, name: str) -> None:
+        await self._db.execute("UPDATE projects SET name = ? WHERE id = ?", name, id)
+
+    async def remove(self, id: str) -> None:
+        """Raises Conflict while something belongs to it."""
+
+        def work(db: sqlite3.Connection) -> None:
+            left = db.execute(
+                "SELECT kind, count(*) AS n FROM belongings WHERE project_id = ? AND gone_at IS NULL GROUP BY kind",
+                (id,),
+            ).fetchall()
+            if left:
+                what = ", ".join(f"{row['n']} {row['kind']}{'' if row['n'] == 1 else 's'}" for row in left)
+                raise Conflict(f"the project still has {what}", hint="remove them first")
+            db.execute("DELETE FROM projects WHERE id = ?", (id,))
+
+        await self._db.write(work)

@@ -1,0 +1,151 @@
+"""The browser's end of a stream: what it was shown and has not acknowledged is bounded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import anyio
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from skerry.core.errors import ConnectionLost, InvalidArgument, SkerryError
+from skerry.core.problems import to_problem
+from skerry.server.access import Subject
+from skerry.server.context import Context
+from skerry.server.identity import Actor
+from skerry.server.permissions import Action
+from skerry.server.streams.watch import until_over
+
+UNACKNOWLEDGED = 256 * 1024
+"""Bytes in flight; who does not acknowledge is shown no more."""
+MAX_INPUT = 1 << 20
+MAX_TEXT = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a socket is closed."""
+
+    code: int = 1000
+    error: SkerryError | None = None
+    reason: str = ""
+
+
+class Stream(Protocol):
+    """What runs in a sandbox and is shown to a browser."""
+
+    async def down(self) -> Ended:
+        """Show all there is, until it ends."""
+
+    async def news(self) -> None:
+        """Tell what changes beside that."""
+
+    async def take(self, message: bytes | dict[str, Any]) -> None:
+        """Something from the browser. Raises InvalidArgument."""
+
+
+@contextmanager
+def gone_is_fine() -> Iterator[None]:
+    """A browser that is gone is no fault."""
+    try:
+        yield
+    except* WebSocketDisconnect:
+        pass
+
+
+class Browser:
+    """Made with an accepted socket."""
+
+    def __init__(self, socket: WebSocket) -> None:
+        self._socket = socket
+        self._sent: dict[int, int] = {}
+        self._acknowledged: dict[int, int] = {}
+        self._room = anyio.Event()
+
+    async def run(self, stream: Stream, context: Context, actor: Actor, subject: Subject, action: Action) -> None:
+        """Show `stream` until it, the browser or the server ends, or the actor may no longer."""
+        end = Ended()
+        async with anyio.create_task_group() as tasks:
+
+            async def watch() -> None:
+                nonlocal end
+                code, reason = await until_over(context, actor, subject, action)
+                end = Ended(code, reason=reason)
+                tasks.cancel_scope.cancel()
+
+            async def up() -> None:
+                nonlocal end
+                try:
+                    async for message in self._messages():
+                        await stream.take(message)
+                except InvalidArgument as error:
+                    end = Ended(4400, error)
+                except ConnectionLost as error:
+                    end = Ended(4503, error)
+                tasks.cancel_scope.cancel()
+
+            for task in (watch, up, stream.news):
+                tasks.start_soon(task)
+            end = await stream.down()
+            tasks.cancel_scope.cancel()
+        await self._close(end)
+
+    async def show(self, frame: bytes, start: int, end: int, channel: int = 0) -> None:
+        """Send bytes from offset `start` to `end`, then wait until few enough are in flight."""
+        self._acknowledged.setdefault(channel, start)
+        self._sent[channel] = end
+        await self._socket.send_bytes(frame)
+        while sum(self._sent[key] - self._acknowledged[key] for key in self._sent) > UNACKNOWLEDGED:
+            self._room = anyio.Event()
+            await self._room.wait()
+
+    async def tell(self, message: dict[str, Any]) -> None:
+        await self._socket.send_text(json.dumps(message))
+
+    async def tell_error(self, error: SkerryError) -> None:
+        await self.tell({"type": "error", **{key: value for key, value in to_problem(error).items() if key != "type"}})
+
+    async def _messages(self) -> AsyncIterator[bytes | dict[str, Any]]:
+        """What the browser sends, but acknowledgements; ends with the socket. Raises InvalidArgument."""
+        while True:
+            message = await self._socket.receive()
+            if message["type"] == "websocket.disconnect":
+                return
+            data, text = message.get("bytes"), message.get("text")
+            if data is not None:
+                if len(data) > MAX_INPUT:
+                    raise InvalidArgument(f"input comes in pieces of at most {MAX_INPUT} bytes")
+                yield data
+            elif (parsed := _parse(text or "")).get("type") == "ack":
+                self._acknowledge(parsed)
+            else:
+                yield parsed
+
+    def _acknowledge(self, message: dict[str, Any]) -> None:
+        offset, channel = message.get("offset"), message.get("channel", 0)
+        if type(offset) is not int or type(channel) is not int or channel not in self._sent:
+            raise InvalidArgument("an ack has the offset of a byte that was sent")
+        self._acknowledged[channel] = max(self._acknowledged[channel], min(offset, self._sent[channel]))
+        self._room.set()
+
+    async def _close(self, end: Ended) -> None:
+        if self._socket.client_state.name != "CONNECTED" or self._socket.application_state.name != "CONNECTED":
+            return
+        if end.error is not None:
+            await self.tell_error(end.error)
+        await self._socket.close(end.code, end.reason or (end.error.code if end.error else ""))
+
+
+def _parse(text: str) -> dict[str, Any]:
+    if len(text) > MAX_TEXT:
+        raise InvalidArgument(f"a message has at most {MAX_TEXT} characters")
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise InvalidArgument("a text message is a JSON object")
+    return found

@@ -1,0 +1,134 @@
+"""`/v1/sandboxes/{sandbox}/wire`: a client's own wire frames to an agent, each opener checked against the table."""
+
+from __future__ import annotations
+
+import time
+
+import anyio
+from starlette.websockets import WebSocket
+
+from skerry.core.config import limits
+from skerry.core.errors import ConnectionLost, InvalidArgument
+from skerry.server.access import Subject
+from skerry.server.context import About, Context, Ctx, Sandbox, Who
+from skerry.server.identity import Actor
+from skerry.server.permissions import Action, action_of
+from skerry.server.routing import Routes
+from skerry.server.streams.agent import Connection, open_agent
+from skerry.server.streams.browser import gone_is_fine
+from skerry.server.streams.gate import Gate, Splice
+from skerry.server.streams.trail import Trail
+from skerry.server.streams.watch import until_over
+from skerry.wire import Frame, FrameError, Hello, Type, encode_frame
+
+router = Routes("streams")
+SUBPROTOCOL = "skerry.wire.1"
+BROKEN_PROTOCOL = 1002
+AGENT_GONE = 4503
+REMEMBER = 1.0
+"""Seconds that an answer of the permission table is good for."""
+
+
+class Rights:
+    """What the actor may do with this sandbox now; asked of the table again and again, since it may be taken away."""
+
+    def __init__(self, context: Context, actor: Actor, subject: Subject) -> None:
+        self._context, self._actor, self._subject = context, actor, subject
+        self._known: dict[Action, tuple[float, bool]] = {}
+
+    def has(self, action: Action) -> bool:
+        now = time.monotonic()
+        until, allowed = self._known.get(action, (0.0, False))
+        if now >= until:
+            allowed = self._context.allows(self._actor, action, self._subject)
+            self._known[action] = (now + REMEMBER, allowed)
+        return allowed
+
+
+@router.websocket("/v1/sandboxes/{sandbox}/wire")
+async def wire(socket: WebSocket, context: Ctx, actor: Who, subject: About, sandbox: Sandbox) -> None:
+    if SUBPROTOCOL not in socket.scope["subprotocols"]:
+        raise InvalidArgument(f"this needs the WebSocket subprotocol {SUBPROTOCOL}")
+    async with open_agent(context.provider, sandbox.id) as (hello, agent):
+        await socket.accept(subprotocol=SUBPROTOCOL)
+        trail = Trail(context, actor, subject)
+        with gone_is_fine():
+            async with trail.kept():
+                code, reason = await _Gateway(context, actor, subject, socket, agent, trail).run(hello)
+            if code:
+                await socket.close(code, reason)
+
+
+class _Gateway:
+    """Between one socket and one agent. Whichever ends first ends the other."""
+
+    def __init__(
+        self, context: Context, actor: Actor, subject: Subject, socket: WebSocket, agent: Connection, trail: Trail
+    ) -> None:
+        self._context, self._actor, self._subject = context, actor, subject
+        self._socket, self._agent, self._trail = socket, agent, trail
+        self._rights = Rights(context, actor, subject)
+        self._gate = Gate(self._allows, longest=limits().max_lifetime)
+        self._splice = Splice()
+        self._actions: dict[int, Action] = {}
+        self._end = (0, "")
+
+    async def run(self, hello: Hello) -> tuple[int, str]:
+        """The code and reason to close the socket with; 0: the client has closed it."""
+        await self._send(encode_frame(0, Type.HELLO, hello.encode()))
+        async with anyio.create_task_group() as tasks:
+
+            async def watch() -> None:
+                self._end = await until_over(self._context, self._actor, self._subject)
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(watch)
+            tasks.start_soon(self._down, tasks.cancel_scope)
+            await self._up(tasks.cancel_scope)
+        return self._end
+
+    def _allows(self, frame: Frame) -> bool:
+        action = action_of(frame)
+        if action is None:
+            return False
+        allowed = self._rights.has(action)
+        if not allowed or action is not Action.SANDBOX_READ:
+            outcome = "ok" if allowed else "PERMISSION_DENIED"
+            self._trail.add(action, f"WIRE {Type(frame.type).name}", outcome)
+        return allowed
+
+    async def _up(self, scope: anyio.CancelScope) -> None:
+        """From the client to the agent."""
+        try:
+            while True:
+                message = await self._socket.receive()
+                if message["type"] == "websocket.disconnect":
+                    break
+                data = message.get("bytes")
+                if data is None:
+                    raise FrameError("text where frames are meant")
+                passage = self._gate.feed(data)
+                if passage.answer and (answer := self._splice.answer(passage.answer)):
+                    await self._send(answer)
+                if passage.opened:
+                    await self._trail.room()
+                if passage.forward:
+                    await self._agent.send(passage.forward)
+        except FrameError as error:
+            self._end = (BROKEN_PROTOCOL, str(error)[:100])
+        except ConnectionLost as error:
+            self._end = (AGENT_GONE, error.message[:100])
+        scope.cancel()
+
+    async def _down(self, scope: anyio.CancelScope) -> None:
+        """From the agent to the client."""
+        try:
+            while data := await self._agent.receive():
+                await self._send(self._splice.feed(data))
+            self._end = (AGENT_GONE, "the agent closed the connection")
+        except (FrameError, ConnectionLost) as error:
+            self._end = (AGENT_GONE, str(error)[:100])
+        scope.cancel()
+
+    async def _send(self, data: bytes) -> None:
+        await self._socket.send({"type": "websocket.send", "bytes": data})

@@ -1,0 +1,99 @@
+"""A background process for browsers: as a terminal, but with two streams.
+
+Down: binary `u8 stream | u64 offset | bytes`, stream 1 is stdout, 2 stderr; text `{"type": "gap" | "exit" | "error"}`.
+Up: binary is its input, `{"type": "eof"}` ends that; `{"type": "ack", "channel": 1 | 2, "offset": n}`.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Annotated, Any, Literal
+
+from fastapi import Query
+from starlette.websockets import WebSocket
+
+from skerry.core.errors import (
+    ConnectionLost,
+    InvalidArgument,
+    PermissionDenied,
+    ProcessNotFound,
+    SandboxFailed,
+    SandboxNotFound,
+    SandboxStopped,
+)
+from skerry.sdk.exec_stream import AsyncExecStream
+from skerry.sdk.process import AsyncProcess
+from skerry.server.context import About, Ctx, Sandbox, Who
+from skerry.server.permissions import Action
+from skerry.server.routing import Routes
+from skerry.server.streams.browser import Browser, Ended, gone_is_fine
+from skerry.server.streams.terminal import check_runs
+
+router = Routes("streams")
+Offset = Annotated[int, Query(ge=-1, le=2**62)]
+_HEAD = struct.Struct(">BQ")
+_NUMBERS = {"stdout": 1, "stderr": 2}
+
+
+@router.websocket("/v1/sandboxes/{sandbox}/processes/{process}")
+async def process(
+    socket: WebSocket,
+    context: Ctx,
+    actor: Who,
+    subject: About,
+    sandbox: Sandbox,
+    process: Annotated[int, "its id"],
+    since: Offset = 0,
+    since_stderr: Offset | None = None,
+    mode: Literal["control", "view"] = "control",
+) -> None:
+    view = mode == "view"
+    action = Action.SANDBOX_READ if view else Action.SANDBOX_WRITE
+    if not context.allows(actor, action, subject):
+        raise PermissionDenied("you may look at this process, not use it", hint="open it with mode=view")
+    box = await sandbox.use(auto_start=False)
+    await check_runs(context, sandbox.id)
+    handle = await box.processes.get(process, view=view)
+    start = (since, since if since_stderr is None else since_stderr)
+    async with handle.attach(since=start, output_limit=0) as stream:
+        await socket.accept()
+        browser = Browser(socket)
+        with gone_is_fine():
+            await browser.run(_Process(handle, stream, browser, start), context, actor, subject, action)
+
+
+class _Process:
+    def __init__(self, handle: AsyncProcess, stream: AsyncExecStream, browser: Browser, since: tuple[int, int]) -> None:
+        self._handle, self._stream, self._browser = handle, stream, browser
+        self._next = {"stdout": since[0], "stderr": since[1]}
+
+    async def down(self) -> Ended:
+        try:
+            async for chunk in self._stream:
+                number, expected = _NUMBERS[chunk.stream], self._next[chunk.stream]
+                if 0 <= expected < chunk.offset:
+                    gap = {"type": "gap", "channel": number, "from": expected, "to": chunk.offset}
+                    await self._browser.tell(gap)
+                end = self._next[chunk.stream] = chunk.offset + len(chunk.data)
+                frame = _HEAD.pack(number, chunk.offset) + chunk.data
+                await self._browser.show(frame, chunk.offset, end, number)
+            result = await self._stream.wait()
+            how = {"exit_code": result.exit_code, "signal": result.signal, "status": result.status}
+            await self._browser.tell({"type": "exit", **how})
+        except (ConnectionLost, ProcessNotFound, SandboxNotFound, SandboxStopped, SandboxFailed) as error:
+            return Ended(4503, error)
+        return Ended()
+
+    async def news(self) -> None:
+        """There is none."""
+
+    async def take(self, message: bytes | dict[str, Any]) -> None:
+        try:
+            if isinstance(message, bytes):
+                await self._handle.write_stdin(message)
+            elif message.get("type") == "eof":
+                await self._handle.close_stdin()
+            else:
+                raise InvalidArgument("a message is an ack, an eof or bytes")
+        except ProcessNotFound as error:
+            await self._browser.tell_error(error)

@@ -1,0 +1,130 @@
+"""A terminal for browsers: bytes with their offsets down, keys up, and JSON for the rest.
+
+Down: binary `u64 offset | bytes`; text `{"type": "state" | "gap" | "exit" | "error", …}`. Up: binary is typed; text is
+`{"type": "ack", "offset": n}`, `{"type": "resize", "cols": n, "rows": n}`. The terminal lives in the sandbox's agent:
+who comes back with `?since=` and the last offset it has gets what follows, whatever became of this server meanwhile.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Annotated, Any, Literal
+
+from fastapi import Query
+from starlette.websockets import WebSocket
+
+from skerry.core.errors import (
+    Conflict,
+    ConnectionLost,
+    InvalidArgument,
+    PermissionDenied,
+    ProcessNotFound,
+    SandboxFailed,
+    SandboxNotFound,
+    SandboxStopped,
+)
+from skerry.core.models import State
+from skerry.sdk.terminal import AsyncTerminal
+from skerry.sdk.terminal_stream import AsyncTerminalStream
+from skerry.server.context import About, Context, Ctx, Sandbox, Who
+from skerry.server.permissions import Action
+from skerry.server.routing import Routes
+from skerry.server.streams.browser import Browser, Ended, gone_is_fine
+
+router = Routes("streams")
+Mode = Literal["control", "view", "takeover"]
+Offset = Annotated[int, Query(ge=-1, le=2**62, description="The offset of the next byte; -1: only what comes.")]
+Side = Annotated[int | None, Query(ge=1, le=10_000)]
+_OFFSET = struct.Struct(">Q")
+
+
+@router.websocket("/v1/sandboxes/{sandbox}/terminals/{terminal}")
+async def terminal(
+    socket: WebSocket,
+    context: Ctx,
+    actor: Who,
+    subject: About,
+    sandbox: Sandbox,
+    terminal: Annotated[int, "its id"],
+    since: Offset = 0,
+    cols: Side = None,
+    rows: Side = None,
+    mode: Mode = "control",
+) -> None:
+    # To control is to take over: the last one to come controls. Who was taken over comes back with mode=view.
+    view = mode == "view"
+    action = Action.SANDBOX_READ if view else Action.SANDBOX_WRITE
+    if not context.allows(actor, action, subject):
+        raise PermissionDenied("you may look at this terminal, not use it", hint="open it with mode=view")
+    box = await sandbox.use(auto_start=False)
+    await check_runs(context, sandbox.id)
+    handle = await box.terminals.get(terminal, view=view)
+    async with handle.attach(since=since) as stream:
+        if cols is not None and rows is not None and not view:
+            await _resize(handle, cols, rows)
+        await socket.accept()
+        browser = Browser(socket)
+        with gone_is_fine():
+            await browser.run(_Terminal(handle, stream, browser, since), context, actor, subject, action)
+
+
+async def check_runs(context: Context, sandbox_id: str) -> None:
+    """A terminal does not outlive a stop, so nothing is started for one."""
+    info = await context.provider.get(sandbox_id)
+    if info.state is not State.RUNNING:
+        raise ProcessNotFound(f"the sandbox is {info.state}: its terminals are gone")
+
+
+async def _resize(handle: AsyncTerminal, cols: int, rows: int) -> None:
+    try:
+        await handle.resize(cols, rows)
+    except ProcessNotFound:
+        pass  # it has ended: what it showed is still to be read
+
+
+class _Terminal:
+    def __init__(self, handle: AsyncTerminal, stream: AsyncTerminalStream, browser: Browser, since: int) -> None:
+        self._handle, self._stream, self._browser = handle, stream, browser
+        self._next = since
+
+    async def down(self) -> Ended:
+        try:
+            async for chunk in self._stream:
+                if self._next >= 0 and chunk.offset > self._next:
+                    await self._browser.tell({"type": "gap", "from": self._next, "to": chunk.offset})
+                self._next = chunk.offset + len(chunk.data)
+                await self._browser.show(_OFFSET.pack(chunk.offset) + chunk.data, chunk.offset, self._next)
+            exit = self._stream.exit
+            assert exit is not None
+            how = {"exit_code": exit.exit_code, "signal": exit.signal, "status": exit.status}
+            await self._browser.tell({"type": "exit", **how, "offset": max(self._next, 0)})
+        except (ConnectionLost, ProcessNotFound, SandboxNotFound, SandboxStopped, SandboxFailed) as error:
+            return Ended(4503, error)
+        return Ended()
+
+    async def news(self) -> None:
+        """The size and who controls it, now and whenever that changes."""
+        told: tuple[Any, ...] = ()
+        while True:
+            now = (self._stream.size, self._stream.controls)
+            if now != told:
+                told = now
+                cols, rows = self._stream.size or (None, None)
+                await self._browser.tell({"type": "state", "cols": cols, "rows": rows, "controls": now[1]})
+            await self._stream.changed()
+            if self._stream.exit is not None:
+                return
+
+    async def take(self, message: bytes | dict[str, Any]) -> None:
+        try:
+            if isinstance(message, bytes):
+                await self._stream.write(message)
+            elif message.get("type") == "resize":
+                cols, rows = message.get("cols"), message.get("rows")
+                if not isinstance(cols, int) or not isinstance(rows, int) or not self._stream.controls:
+                    raise InvalidArgument("a size is two whole numbers, from who controls the terminal")
+                await self._handle.resize(cols, rows)
+            else:
+                raise InvalidArgument("a message is an ack, a resize or bytes")
+        except (Conflict, ProcessNotFound) as error:  # taken over, or ended: the rest of the stream goes on
+            await self._browser.tell_error(error)

@@ -1,0 +1,224 @@
+"""The wire gateway: the same rights as REST routes, also when they change, and nothing of a hostile client gets by."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+
+import anyio
+import pytest
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import connect
+
+from skerry.core.errors import ConnectionLost, PermissionDenied, QuotaExceeded, SandboxNotFound, Unauthenticated
+from skerry.providers.remote import RemoteProvider
+from skerry.sdk import AsyncSandbox
+from skerry.server import leases
+from skerry.server.permissions import Role
+from skerry.wire import Hello, Life, LifeReply, Type, encode_frame
+from tests.server.conftest import Running
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(scope="module")
+def provider(server: Running) -> RemoteProvider:
+    return RemoteProvider(server.url, api_key=server.key("host"))
+
+
+@pytest.fixture
+async def box(provider: RemoteProvider) -> AsyncIterator[AsyncSandbox]:
+    made = await AsyncSandbox.create(provider)
+    yield made
+    await made.destroy()
+
+
+def wire_url(server: Running, sandbox_id: str) -> str:
+    return f"ws{server.url.removeprefix('http')}/v1/sandboxes/{sandbox_id}/wire"
+
+
+async def eventually(check: Callable[[], bool], seconds: float = 20.0) -> None:
+    with anyio.fail_after(seconds):
+        while not check():
+            await anyio.sleep(0.05)
+
+
+async def test_a_reader_reads_and_changes_nothing(server: Running, box: AsyncSandbox) -> None:
+    await box.files.write("note", b"for all")
+    server.share(server.project("host"), "visitor", Role.READ)
+    seen = await AsyncSandbox.connect(box.id, provider=RemoteProvider(server.url, api_key=server.key("visitor")))
+    assert await seen.files.read("note") == b"for all"
+    for change in (
+        seen.exec("true"),
+        seen.files.write("note", b"mine"),
+        seen.files.remove("note"),
+        seen.env.set("A", "1"),
+        seen.set_timeout(50),
+        seen.destroy(),
+    ):
+        with pytest.raises(PermissionDenied):
+            await change
+    assert await seen.files.read("note") == b"for all"
+    await seen.close()
+
+
+async def test_a_stranger_and_a_wrong_key_do_not_get_in(server: Running, box: AsyncSandbox) -> None:
+    stranger = RemoteProvider(server.url, api_key=server.key("stranger"))
+    for call in (stranger.dial, stranger.get, stranger.usage):
+        with pytest.raises(SandboxNotFound):
+            await call(box.id)
+    with pytest.raises(Unauthenticated):
+        await RemoteProvider(server.url, api_key="sk_wrong_key").dial(box.id)
+    assert await stranger.list() == []
+
+
+async def test_a_key_that_is_revoked_ends_its_connections(server: Running, box: AsyncSandbox) -> None:
+    text = server.key("host")
+    theirs = await AsyncSandbox.connect(box.id, provider=RemoteProvider(server.url, api_key=text))
+    assert (await theirs.exec("true")).ok
+    async with theirs.exec_stream("sleep 100") as stream:
+        key = server.context.store.keys.check(text)
+        assert key is not None
+        server.call(lambda: server.context.store.keys.remove(key.id))
+        with anyio.fail_after(20), pytest.raises((ConnectionLost, Unauthenticated)):
+            async for _ in stream:
+                pass
+    with pytest.raises(Unauthenticated):
+        await theirs.exec("true")
+    await theirs.close()
+
+
+async def test_a_member_who_is_put_out_loses_what_is_open(server: Running, box: AsyncSandbox) -> None:
+    project = server.project("host")
+    server.share(project, "leaver", Role.WRITE)
+    theirs = await AsyncSandbox.connect(box.id, provider=RemoteProvider(server.url, api_key=server.key("leaver")))
+    assert (await theirs.exec("true")).ok
+    server.call(lambda: server.context.store.projects.set_member(project.id, server.user("leaver").id, None))
+    await anyio.sleep(1.1)  # what the table said may be remembered for a second
+    with pytest.raises((PermissionDenied, ConnectionLost, SandboxNotFound)):
+        await theirs.exec("true")
+    await theirs.close()
+
+
+async def test_what_is_done_over_the_wire_is_audited(server: Running, box: AsyncSandbox) -> None:
+    await box.exec("echo not-in-the-audit")
+
+    def written() -> bool:
+        return any(
+            entry.operation == "WIRE START" and entry.target == f"sandbox {box.id}" and entry.actor == "user:host"
+            for entry in server.context.store.audit.before(None)
+        )
+
+    await eventually(written)
+    assert "not-in-the-audit" not in repr(server.context.store.audit.before(None))
+
+
+async def test_no_lifetime_above_the_maximum_by_way_of_the_agent(box: AsyncSandbox) -> None:
+    for deadline in (-1, 10**12):
+        with pytest.raises(QuotaExceeded):
+            await box._link.request(Life(deadline_ms=deadline), LifeReply)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"\xff" * 64,
+        encode_frame(0, Type.HELLO, Hello(generation=1, token=b"guess").encode()),
+        encode_frame(0, Type.BOOT),
+        encode_frame(1, Type.REPLY),
+        "text",
+    ],
+)
+def test_who_breaks_the_protocol_is_put_out(server: Running, provider: RemoteProvider, message: bytes | str) -> None:
+    made = asyncio.run(AsyncSandbox.create(provider))
+    headers = {"Authorization": f"Bearer {provider.login.key}"}
+    with connect(
+        wire_url(server, made.id),
+        additional_headers=headers,
+        subprotocols=["skerry.wire.1"],  # type: ignore[list-item]
+        compression=None,
+        proxy=None,
+    ) as opened:
+        opened.recv(timeout=20)  # the agent's greeting
+        opened.send(message)
+        with pytest.raises(ConnectionClosed) as closed:
+            opened.recv(timeout=20)
+    assert closed.value.rcvd is not None and closed.value.rcvd.code == 1002
+    asyncio.run(made.destroy())
+
+
+def test_a_refused_upgrade_says_why(server: Running, provider: RemoteProvider) -> None:
+    made = asyncio.run(AsyncSandbox.create(provider))
+    headers = {"Authorization": f"Bearer {provider.login.key}"}
+    for extra, protocols, status in (
+        ({}, None, 400),
+        ({"Origin": "https://evil.example"}, ["skerry.wire.1"], 403),
+    ):
+        with (
+            pytest.raises(InvalidStatus) as refused,
+            connect(
+                wire_url(server, made.id),
+                additional_headers=headers | extra,
+                subprotocols=protocols,  # type: ignore[arg-type]
+                proxy=None,
+            ),
+        ):
+            pass
+        assert refused.value.response.status_code == status
+        assert "code" in json.loads(refused.value.response.body or b"{}")
+    asyncio.run(made.destroy())
+
+
+CLIENT = """
+import sys, time
+from skerry import Sandbox
+with Sandbox.create() as box:
+    print(box.id, flush=True)
+    time.sleep(600)
+"""
+
+
+async def test_what_a_dead_client_held_is_ended_and_a_living_one_s_is_not(
+    server: Running, provider: RemoteProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """kill -9 of a client: its `with` block cannot end anything any more."""
+    monkeypatch.setattr(leases, "LIFETIME", 12.0)
+    environment = os.environ | {"SKERRY_URL": server.url, "SKERRY_API_KEY": server.key("host")}
+    client = subprocess.Popen([sys.executable, "-c", CLIENT], env=environment, stdout=subprocess.PIPE, text=True)
+    try:
+        assert client.stdout is not None
+        theirs = (await anyio.to_thread.run_sync(client.stdout.readline)).strip()
+        async with await AsyncSandbox.create(provider) as mine:
+            assert (await provider.get(theirs)).leased_to == client.pid
+            client.send_signal(signal.SIGKILL)
+            killed = time.monotonic()
+
+            def there() -> bool:
+                return server.context.store.belongings.get("sandbox", theirs).gone  # type: ignore[union-attr]
+
+            await eventually(there, 60)
+            assert time.monotonic() - killed > 5
+            with pytest.raises(SandboxNotFound):
+                await provider.get(theirs)
+            assert (await mine.exec("echo lives")).stdout == "lives\n"
+    finally:
+        client.kill()
+        client.wait()
+        if client.stdout is not None:
+            client.stdout.close()
+
+
+async def test_a_hidden_snapshot_of_a_dead_client_goes_with_it(
+    server: Running, provider: RemoteProvider, box: AsyncSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = await provider.create_snapshot(box.id, name=None, description="", hidden=True)
+    assert made.id in {lease.id for lease in server.context.store.leases.all()}
+    provider._holder.drop(made.id)  # as if the process were gone: nobody names it any more
+    monkeypatch.setattr(leases, "LIFETIME", -1.0)
+    await eventually(lambda: made.id not in {lease.id for lease in server.context.store.leases.all()})

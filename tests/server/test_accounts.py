@@ -1,0 +1,233 @@
+"""Users, sessions, links, keys, projects, tokens: what each opens and what it does not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx2
+import pytest
+
+from skerry.server.permissions import Role, Scope
+from tests.server.conftest import Running
+
+PASSWORD = "correct horse battery"
+
+
+@pytest.fixture(scope="module")
+def admin(server: Running) -> Iterator[httpx2.Client]:
+    with server.client_of("admin") as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def mira(admin: httpx2.Client) -> str:
+    made = admin.post("/v1/users", json={"name": "mira", "password": PASSWORD})
+    assert made.status_code == 201, made.text
+    return "mira"
+
+
+def browser(server: Running, **headers: str) -> httpx2.Client:
+    """Sends what a page of the server itself would send."""
+    same = {"sec-fetch-site": "same-origin", "origin": server.url}
+    return httpx2.Client(base_url=server.url, headers=same | headers, timeout=30)
+
+
+@contextmanager
+def signed_in(server: Running, name: str) -> Iterator[httpx2.Client]:
+    with browser(server) as client:
+        client.post("/v1/session", json={"name": name, "password": PASSWORD}).raise_for_status()
+        yield client
+
+
+def code(answer: httpx2.Response) -> tuple[int, str]:
+    assert answer.headers["content-type"] == "application/problem+json", answer.text
+    return answer.status_code, answer.json()["code"]
+
+
+def test_a_password_signs_in_and_signing_out_ends_the_session(server: Running, mira: str) -> None:
+    with signed_in(server, mira) as client:
+        cookie = client.cookies["skerry"]
+        assert client.get("/v1/session").json()["user"] == "mira"
+        assert client.delete("/v1/session").status_code == 204
+        client.cookies.set("skerry", cookie)
+        assert code(client.get("/v1/session")) == (401, "UNAUTHENTICATED")
+
+
+@pytest.mark.parametrize(("name", "password"), [("mira", "wrong"), ("nobody-here", PASSWORD)])
+def test_a_wrong_password_and_a_wrong_name_are_told_the_same(
+    server: Running, mira: str, name: str, password: str
+) -> None:
+    with browser(server) as client:
+        refused = client.post("/v1/session", json={"name": name, "password": password})
+        assert code(refused) == (401, "UNAUTHENTICATED")
+        assert refused.json()["detail"] == "the name, the password or the link is not right"
+        assert "set-cookie" not in refused.headers
+
+
+def test_a_link_signs_in_once(server: Running, admin: httpx2.Client, mira: str) -> None:
+    url = admin.post("/v1/users/mira/link", json={}).json()["url"]
+    page, _, text = url.partition("#")
+    assert page == f"{server.url}/sign-in" and text
+    with browser(server) as first, browser(server) as second:
+        assert first.get("/sign-in").status_code == 200
+        assert first.post("/v1/session", json={"link": text}).json()["user"] == "mira"
+        assert code(second.post("/v1/session", json={"link": text})) == (401, "UNAUTHENTICATED")
+
+
+def test_the_cookie_cannot_be_read_by_scripts_nor_sent_by_other_sites(server: Running, mira: str) -> None:
+    with browser(server) as client:
+        cookie = client.post("/v1/session", json={"name": mira, "password": PASSWORD}).headers["set-cookie"].lower()
+        assert "httponly" in cookie and "samesite=lax" in cookie and "path=/" in cookie
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"sec-fetch-site": "cross-site", "origin": "https://evil.example"},
+        {"sec-fetch-site": "same-site", "origin": "http://127.0.0.1:1"},
+        {"sec-fetch-site": "cross-site"},
+        {"origin": "null"},
+        {},
+    ],
+)
+def test_a_page_of_another_site_can_change_nothing(server: Running, mira: str, headers: dict[str, str]) -> None:
+    with signed_in(server, mira) as client:
+        for name in ("origin", "sec-fetch-site"):
+            del client.headers[name]
+        refused = client.post("/v1/projects", json={"name": "forged"}, headers=headers)
+        assert code(refused) == (403, "PERMISSION_DENIED")
+        made = client.post("/v1/projects", json={"name": f"real {time.time()}"}, headers={"x-skerry": "1"})
+        assert made.status_code == 201
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "localhost.", "", "a@b"])
+def test_a_name_that_is_not_the_servers_is_refused(server: Running, host: str) -> None:
+    with server.client_of(None) as client:
+        assert client.get("/health", headers={"host": host}).status_code == 400
+
+
+def test_a_key_is_bounded_by_its_scopes_its_project_and_its_lifetime(server: Running, admin: httpx2.Client) -> None:
+    server.user("holder")
+    mine, shared = server.project("holder"), server.project("owner")
+    server.share(shared, "holder", Role.WRITE)
+    reader = server.key("holder", scopes=frozenset({Scope.READ}))
+    bound = server.key("holder", project=shared.id)
+    with server.client_of(None) as client:
+        as_reader, as_bound = {"authorization": f"Bearer {reader}"}, {"authorization": f"Bearer {bound}"}
+        assert client.get("/v1/sandboxes", headers=as_reader).status_code == 200
+        assert code(client.post("/v1/sandboxes", json={}, headers=as_reader)) == (403, "PERMISSION_DENIED")
+        assert code(client.post("/v1/keys", json={}, headers=as_reader)) == (403, "PERMISSION_DENIED")
+        assert [item["id"] for item in client.get("/v1/projects", headers=as_bound).json()["items"]] == [shared.id]
+        assert code(client.get(f"/v1/projects/{mine.id}", headers=as_bound)) == (404, "NOT_FOUND")
+        with server.client_of("holder") as holder:
+            brief = holder.post("/v1/keys", json={"lifetime": 0.3}).json()["key"]
+        assert client.get("/v1/session", headers={"authorization": f"Bearer {brief}"}).status_code == 200
+        time.sleep(0.35)
+        assert client.get("/v1/session", headers={"authorization": f"Bearer {brief}"}).status_code == 401
+
+
+def test_a_key_cannot_make_one_that_may_more(server: Running) -> None:
+    key = server.key("holder", scopes=frozenset({Scope.ADMIN}))
+    with server.client_of(None) as client:
+        refused = client.post("/v1/keys", json={"scopes": ["write"]}, headers={"authorization": f"Bearer {key}"})
+        assert code(refused) == (403, "PERMISSION_DENIED")
+
+
+def test_a_revoked_key_is_no_good_and_nobody_revokes_anothers(server: Running) -> None:
+    with (
+        server.client_of("holder") as holder,
+        server.client_of("stranger") as stranger,
+        server.client_of(None) as client,
+    ):
+        made = holder.post("/v1/keys", json={"name": "short"}).json()
+        headers = {"authorization": f"Bearer {made['key']}"}
+        assert code(stranger.delete(f"/v1/keys/{made['id']}")) == (404, "NOT_FOUND")
+        assert client.get("/v1/session", headers=headers).status_code == 200
+        assert holder.delete(f"/v1/keys/{made['id']}").status_code == 204
+        assert client.get("/v1/session", headers=headers).status_code == 401
+        assert "key" not in holder.get("/v1/keys").json()["items"][0]
+
+
+@pytest.mark.parametrize("text", ["sk", "sk_", "sk_a_b", "st_a_b", "sk_0_0_0", "é", "x" * 5000])
+def test_a_forged_key_is_nobodys(server: Running, text: str) -> None:
+    with server.client_of(None) as client:
+        refused = client.get("/v1/session", headers={"authorization": f"Bearer {text}".encode()})
+        assert code(refused) == (401, "UNAUTHENTICATED")
+
+
+def test_a_disabled_user_is_out_at_once(server: Running, admin: httpx2.Client) -> None:
+    with server.client_of("leaver") as leaver:
+        assert leaver.get("/v1/session").status_code == 200
+        assert admin.patch("/v1/users/leaver", json={"disabled": True}).json()["disabled"]
+        assert leaver.get("/v1/session").status_code == 401
+        admin.patch("/v1/users/leaver", json={"disabled": False})
+        assert leaver.get("/v1/session").status_code == 200
+        assert admin.delete("/v1/users/leaver").status_code == 204
+        assert leaver.get("/v1/session").status_code == 401
+
+
+def test_the_last_administrator_and_the_last_owner_stay(server: Running, admin: httpx2.Client) -> None:
+    assert code(admin.patch("/v1/users/admin", json={"admin": False})) == (409, "CONFLICT")
+    assert code(admin.delete("/v1/users/admin")) == (409, "CONFLICT")
+    with server.client_of("owner") as owner:
+        made = owner.post("/v1/projects", json={"name": "common"}).json()["id"]
+        assert code(owner.delete(f"/v1/projects/{made}/membership")) == (409, "CONFLICT")
+        assert owner.put(f"/v1/projects/{made}/members/admin", json={"role": "owner"}).status_code == 200
+        assert owner.delete(f"/v1/projects/{made}/membership").status_code == 204
+        assert code(owner.get(f"/v1/projects/{made}")) == (404, "NOT_FOUND")
+    assert admin.delete(f"/v1/projects/{made}").status_code == 204
+
+
+def test_a_new_password_ends_every_session(server: Running, admin: httpx2.Client) -> None:
+    admin.post("/v1/users", json={"name": "nia", "password": PASSWORD}).raise_for_status()
+    with signed_in(server, "nia") as first, signed_in(server, "nia") as second:
+        wrong = first.put("/v1/password", json={"old": "not this one", "new": "another long one"})
+        assert code(wrong) == (401, "UNAUTHENTICATED")
+        assert code(first.put("/v1/password", json={"old": PASSWORD, "new": "short"})) == (400, "INVALID_ARGUMENT")
+        assert first.put("/v1/password", json={"old": PASSWORD, "new": "another long one"}).status_code == 204
+        assert {first.get("/v1/session").status_code, second.get("/v1/session").status_code} == {401}
+
+
+def test_a_sandboxs_token_opens_that_sandbox_and_nothing_else(server: Running, owner: httpx2.Client, box: str) -> None:
+    other = owner.post("/v1/sandboxes", json={}).json()["id"]
+    made = owner.post(f"/v1/sandboxes/{box}/tokens", json={"role": "read"}).json()
+    with server.client_of(None) as inside:
+        inside.headers["authorization"] = f"Bearer {made['token']}"
+        assert inside.get(f"/v1/sandboxes/{box}").status_code == 200
+        assert inside.get(f"/v1/sandboxes/{other}").status_code == 404
+        assert inside.delete(f"/v1/sandboxes/{box}").status_code == 403
+        for path in ("/v1/session", "/v1/keys", "/v1/projects", "/v1/sandboxes", "/v1/events"):
+            assert inside.get(path).status_code == 403, path
+        assert owner.delete(f"/v1/sandboxes/{box}/tokens/{made['id']}").status_code == 204
+        assert inside.get(f"/v1/sandboxes/{box}").status_code == 401
+    owner.delete(f"/v1/sandboxes/{other}")
+
+
+def test_signing_in_too_often_is_slowed_down(server: Running) -> None:
+    buckets = server.context.sign_ins
+    name, waited = "name:guessed", 0.0
+    for _ in range(server.settings.sign_in_burst + 1):
+        waited = buckets.take(name)
+    assert waited > 1
+    with browser(server) as client:
+        refused = client.post("/v1/session", json={"name": "guessed", "password": "x"})
+        assert code(refused) == (429, "RATE_LIMITED")
+        assert int(refused.headers["retry-after"]) >= 1
+
+
+def test_changes_and_denials_are_in_the_audit_without_secrets(server: Running, admin: httpx2.Client, box: str) -> None:
+    with server.client_of("stranger") as stranger:
+        stranger.delete(f"/v1/sandboxes/{box}", headers={"x-request-id": "denied-1"})
+    admin.post("/v1/users", json={"name": "audited", "password": PASSWORD}, headers={"x-request-id": "made-1"})
+    text = admin.get("/v1/audit").text
+    found = {item["request_id"]: item for item in admin.get("/v1/audit").json()["items"]}
+    assert found["denied-1"]["actor"] == "user:stranger"
+    assert found["denied-1"]["outcome"] == "SANDBOX_NOT_FOUND"
+    assert found["denied-1"]["target"] == f"sandbox {box}"
+    assert (found["made-1"]["operation"], found["made-1"]["outcome"]) == ("POST /v1/users", "ok")
+    assert PASSWORD not in text and "sk_" not in text
+    page = admin.get("/v1/audit?limit=2").json()
+    more = admin.get(f"/v1/audit?limit=2&cursor={page['cursor']}").json()
+    assert len(page["items"]) == len(more["items"]) == 2 and page["items"][-1] != more["items"][0]

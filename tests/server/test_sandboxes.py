@@ -1,0 +1,66 @@
+"""Whose a sandbox is, what it is called, and who sees it."""
+
+from __future__ import annotations
+
+import httpx2
+
+from skerry.server.permissions import Role
+from tests.server.conftest import Running
+
+
+def test_a_sandbox_is_made_seen_and_destroyed_by_its_owner(server: Running, owner: httpx2.Client) -> None:
+    made = owner.post("/v1/sandboxes", json={"name": "mine", "labels": {"a": "b"}})
+    assert made.status_code == 201, made.text
+    assert (made.json()["name"], made.json()["labels"]) == ("mine", {"a": "b"})
+    id = made.json()["id"]
+    for asked in (id, "mine"):
+        assert owner.get(f"/v1/sandboxes/{asked}").json()["id"] == id
+    assert id in [item["id"] for item in owner.get("/v1/sandboxes").json()["items"]]
+    assert owner.delete("/v1/sandboxes/mine").status_code == 204
+    gone = owner.get(f"/v1/sandboxes/{id}")
+    assert (gone.status_code, gone.json()["code"]) == (404, "SANDBOX_NOT_FOUND")
+
+
+def test_a_stranger_gets_the_very_answer_of_a_sandbox_that_is_not_there(server: Running, box: str) -> None:
+    with server.client_of("stranger") as stranger:
+        theirs, nothing = stranger.get(f"/v1/sandboxes/{box}"), stranger.get("/v1/sandboxes/sb-000000000000")
+        assert theirs.status_code == nothing.status_code == 404
+        assert theirs.json() == {**nothing.json(), "detail": nothing.json()["detail"].replace("sb-000000000000", box)}
+        assert stranger.get("/v1/sandboxes").json()["items"] == []
+
+
+def test_names_are_unique_in_a_project_and_free_in_others(server: Running, owner: httpx2.Client) -> None:
+    with server.client_of("namesake") as other:
+        first = owner.post("/v1/sandboxes", json={"name": "same"}).json()["id"]
+        second = other.post("/v1/sandboxes", json={"name": "same"}).json()["id"]
+        try:
+            assert first != second
+            assert owner.get("/v1/sandboxes/same").json()["id"] == first
+            assert other.get("/v1/sandboxes/same").json()["id"] == second
+            taken = owner.post("/v1/sandboxes", json={"name": "same"})
+            assert (taken.status_code, taken.json()["code"]) == (409, "CONFLICT")
+        finally:
+            owner.delete(f"/v1/sandboxes/{first}")
+            other.delete(f"/v1/sandboxes/{second}")
+
+
+def test_a_member_who_may_only_look_cannot_make_or_destroy(server: Running, box: str) -> None:
+    project = server.project("owner")
+    server.share(project, "reader", Role.READ)
+    with server.client_of("reader") as reader:
+        assert reader.get(f"/v1/sandboxes/{box}").status_code == 200
+        refused = reader.delete(f"/v1/sandboxes/{box}")
+        assert (refused.status_code, refused.json()["code"]) == (403, "PERMISSION_DENIED")
+        assert reader.post(f"/v1/sandboxes?project={project.id}", json={}).status_code == 403
+
+
+def test_nobody_may_set_the_labels_of_the_server(owner: httpx2.Client) -> None:
+    refused = owner.post("/v1/sandboxes", json={"labels": {"skerry.project": "pj-other"}})
+    assert (refused.status_code, refused.json()["code"]) == (400, "INVALID_ARGUMENT")
+
+
+def test_who_is_not_signed_in_learns_nothing(server: Running, box: str) -> None:
+    with server.client_of(None) as nobody:
+        for path in (f"/v1/sandboxes/{box}", "/v1/sandboxes/nothing", "/v1/sandboxes"):
+            refused = nobody.get(path)
+            assert (refused.status_code, refused.json()["code"]) == (401, "UNAUTHENTICATED")
