@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -100,8 +100,10 @@ class RemoteProvider(
         request = Request(method="GET", path=path, params=params, timeout=READ_TIMEOUT)
         return await abandonable(self._reading, lambda: _decode(kind, self._client.send(request)))
 
-    async def _change(self, method: str, path: str, kind: type[T], json: Any = None) -> T:
-        request = Request(method=method, path=path, params=self._params(), json=json)
+    async def _change(
+        self, method: str, path: str, kind: type[T], json: Any = None, params: Mapping[str, str] | None = None
+    ) -> T:
+        request = Request(method=method, path=path, params=self._params() | dict(params or {}), json=json)
         return await to_the_end(self._changing, lambda: _decode(kind, self._client.send(request)))
 
     async def _verb(self, sandbox_id: str, verb: str, json: Any = None) -> SandboxInfo:
@@ -319,8 +321,9 @@ class RemoteProvider(
     async def list_templates(self) -> Sequence[BuiltTemplate]:
         return list(await self._read("/v1/provider/templates", tuple[BuiltTemplate, ...]))
 
-    async def remove_template(self, template_id: str) -> None:
-        await self._change("DELETE", f"/v1/provider/templates/{quote(template_id, safe='')}", object)
+    async def remove_template(self, template_id: str, *, later: bool = False) -> None:
+        path = f"/v1/provider/templates/{quote(template_id, safe='')}"
+        await self._change("DELETE", path, object, params={"later": "true"} if later else None)
 
     async def has_layer(self, digest: str) -> bool:
         return await self._read(f"/v1/provider/layers/{quote(digest, safe='')}", bool)

@@ -186,8 +186,9 @@ async def show_template(context: Ctx, template: str) -> Response:
 
 
 @router.delete(f"{BASE}/templates/{{template:path}}", status_code=204)
-async def remove_template(context: Ctx, template: str) -> None:
-    await _templates(context).remove_template(template)
+async def remove_template(context: Ctx, template: str, later: bool = False) -> None:
+    """With `later` one that is needed goes when nothing needs it any more."""
+    await _templates(context).remove_template(template, later=later)
 
 
 @router.post(
