@@ -29,10 +29,10 @@ class Leases:
         self._heard: dict[str, float] = {}
         self._began = time.monotonic()
 
-    async def hold(self, kind: LeaseKind, id: str, holder: str, process: int) -> None:
+    async def hold(self, kind: LeaseKind, id: str, holder: str, process: int, *, preparing: bool = False) -> None:
         """Raises InvalidArgument for a name that could be guessed."""
         self.renew(holder)
-        await self._store.put(Lease(kind=kind, id=id, holder=holder, process=process))
+        await self._store.put(Lease(kind=kind, id=id, holder=holder, process=process, preparing=preparing))
 
     async def release(self, kind: LeaseKind, id: str) -> None:
         await self._store.remove(kind, id)
@@ -47,6 +47,11 @@ class Leases:
         """The process that a sandbox ends with, if it does."""
         lease = self._store.get("sandbox", sandbox_id)
         return None if lease is None else lease.process
+
+    def is_preparing(self, sandbox_id: str) -> bool:
+        """Whether who made it has not made it complete yet."""
+        lease = self._store.get("sandbox", sandbox_id)
+        return lease is not None and lease.preparing
 
     async def run(self) -> None:
         """Look, again and again."""

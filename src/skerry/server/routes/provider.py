@@ -49,7 +49,11 @@ INFO: dict[str, Any] = {"responses": gives(SandboxInfo), "response_class": Plain
 
 def shown(context: Context, project: Project | None, info: SandboxInfo) -> SandboxInfo:
     """As its users see it, with the process of theirs that it ends with."""
-    return dataclasses.replace(naming.outer_sandbox(project, info), leased_to=context.leases.process_of(info.id))
+    return dataclasses.replace(
+        naming.outer_sandbox(project, info),
+        leased_to=context.leases.process_of(info.id),
+        prepared=info.prepared and not context.leases.is_preparing(info.id),
+    )
 
 
 def answer(context: Context, sandbox: Located, info: SandboxInfo) -> Response:
@@ -57,13 +61,18 @@ def answer(context: Context, sandbox: Located, info: SandboxInfo) -> Response:
 
 
 async def adopt(context: Context, project: Project, info: SandboxInfo, holder: str | None, process: int) -> Response:
-    """Note whose a new sandbox is; one that is leased to the server itself goes over to its holder."""
+    """Note whose a new sandbox is; one that is leased to the server itself goes over to its holder.
+
+    That gives the server's own lease back, so `prepared` says from then on whether it has gone over: a second create
+    under one key takes nothing from the first.
+    """
     name = naming.outer(project, info.name)
     item = Belonging(kind="sandbox", id=info.id, project_id=project.id, name=name)
     await context.store.belongings.put([item])
-    if holder is not None and isinstance(context.provider, Leases):
-        await context.leases.hold("sandbox", info.id, holder, process)
+    if holder is not None and isinstance(context.provider, Leases) and not info.prepared:
+        await context.leases.hold("sandbox", info.id, holder, process, preparing=True)
         await context.provider.record_lease(info.id, held=False)
+        info = await context.provider.get(info.id)
     return Plain(shown(context, project, info))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,6 +19,8 @@ class Lease:
     """The name that a client's process has given itself; nobody can guess it."""
     process: int
     """Its process id, for people who look."""
+    preparing: bool = False
+    """Whether what makes it complete is still to be done by its holder."""
 
 
 class LeaseStore:
@@ -26,16 +29,22 @@ class LeaseStore:
 
     def get(self, kind: LeaseKind, id: str) -> Lease | None:
         row = self._db.row("SELECT * FROM leases WHERE kind = ? AND id = ?", kind, id)
-        return None if row is None else Lease(**dict(row))
+        return None if row is None else _lease(row)
 
     def all(self) -> list[Lease]:
-        return [Lease(**dict(row)) for row in self._db.rows("SELECT * FROM leases")]
+        return [_lease(row) for row in self._db.rows("SELECT * FROM leases")]
 
     async def put(self, lease: Lease) -> None:
-        """A later holder takes the place of an earlier one."""
+        """A later holder takes the place of an earlier one, and what is still to be done is still to be done."""
         await self._db.execute(
-            "INSERT OR REPLACE INTO leases VALUES (?, ?, ?, ?)", lease.kind, lease.id, lease.holder, lease.process
+            "INSERT INTO leases (kind, id, holder, process, preparing) VALUES (?, ?, ?, ?, ?)"
+            " ON CONFLICT DO UPDATE SET holder = excluded.holder, process = excluded.process",
+            *(lease.kind, lease.id, lease.holder, lease.process, lease.preparing),
         )
 
     async def remove(self, kind: LeaseKind, id: str) -> None:
         await self._db.execute("DELETE FROM leases WHERE kind = ? AND id = ?", kind, id)
+
+
+def _lease(row: sqlite3.Row) -> Lease:
+    return Lease(**{**dict(row), "preparing": bool(row["preparing"])})

@@ -4,5 +4,6 @@ CREATE TABLE leases (
     id TEXT NOT NULL,
     holder TEXT NOT NULL,
     process INTEGER NOT NULL,
+    preparing INTEGER NOT NULL,
     PRIMARY KEY (kind, id)
 ) STRICT, WITHOUT ROWID;
