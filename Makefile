@@ -39,7 +39,11 @@ launcher/build/seccomp.bpf: tools/gen_seccomp.py src/skerry/providers/local/secc
 	@$(PYTHON) tools/gen_seccomp.py $@
 
 .PHONY: run
-run: setup ## run code in a real sandbox and show the timings
+run: setup ## start the server; it prints its address, a link to sign in, and a line for curl
+	@.venv/bin/skerry up
+
+.PHONY: demo
+demo: setup ## run code in a real sandbox and show the timings
 	@$(PYTHON) examples/quickstart.py
 	@.venv/bin/skerry bench --quick
 

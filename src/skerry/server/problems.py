@@ -15,7 +15,8 @@ from starlette.websockets import WebSocket
 
 from skerry.core import errors
 from skerry.core.errors import InvalidArgument, NotFound, SkerryError
-from skerry.core.problems import CONTENT_TYPE, to_problem
+from skerry.core.problems import CONTENT_TYPE as CONTENT_TYPE
+from skerry.core.problems import to_problem
 
 STATUS: dict[str, int] = {
     "INVALID_ARGUMENT": 400,
@@ -124,6 +125,8 @@ async def on_invalid(connection: Request | WebSocket, error: Exception) -> Respo
 async def on_http_exception(connection: Request | WebSocket, error: Exception) -> Response:
     """What Starlette itself refuses: no such route, no such method, a body that is no form."""
     assert isinstance(error, HTTPException)
+    if isinstance(error.__cause__, SkerryError):  # FastAPI takes whatever ends the reading of a body for bad JSON
+        return await _send(connection, error.__cause__)
     if error.status_code == 404:
         return await _send(connection, NotFound(f"there is nothing at {connection.url.path}"))
     if error.status_code == 405:
