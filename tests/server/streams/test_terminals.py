@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -92,7 +93,8 @@ class Screen:
 
     def cut(self) -> None:
         assert self.socket is not None
-        self.socket.socket.shutdown(socket.SHUT_RDWR)  # as a network that is gone: nothing is said
+        with contextlib.suppress(OSError):  # the server has done it
+            self.socket.socket.shutdown(socket.SHUT_RDWR)  # as a network that is gone: nothing is said
         self.socket = None
 
     def next(self) -> bytes:

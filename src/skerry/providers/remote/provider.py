@@ -91,7 +91,8 @@ class RemoteProvider(
         self._holder = Holder(lambda: self._client)
 
     def close(self) -> None:
-        """Close the connections that are kept for the next request."""
+        """Close what is kept for the next request, which there may not be. What is leased to this process ends."""
+        self._holder.close()
         self._client.close()
 
     # -- requests
