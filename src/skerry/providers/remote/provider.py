@@ -422,19 +422,19 @@ def _mine(info: SandboxInfo) -> SandboxInfo:
 
 
 def _sandbox(which: str) -> str:
-    return _path("sandboxes", which, SandboxNotFound)
+    return _path("sandboxes", "sandbox", which, SandboxNotFound)
 
 
 def _snapshot(which: str) -> str:
-    return _path("snapshots", which, SnapshotNotFound)
+    return _path("snapshots", "snapshot", which, SnapshotNotFound)
 
 
 def _volume(name: str) -> str:
-    return _path("volumes", name, VolumeNotFound)
+    return _path("volumes", "volume", name, VolumeNotFound)
 
 
-def _path(kind: str, which: str, missing: type[SkerryError]) -> str:
+def _path(kind: str, what: str, which: str, missing: type[SkerryError]) -> str:
     """Raises `missing` for what can be no id and no name: it would be another path."""
     if not which or "/" in which or which in (".", "..") or len(which) > MOST_OF_A_NAME:
-        raise missing(f"there is no {kind[:-1]} {which[:200]!r}")
+        raise missing(f"there is no {what} {which[:200]!r}")
     return f"/v1/provider/{kind}/{quote(which, safe='')}"
