@@ -344,3 +344,12 @@ def test_who_died_at_the_layer_of_the_host_leaves_it_to_the_next(home: Path) -> 
     engine.destroy(engine.create(SandboxSpec()).id)
     assert not half.exists()
     engine.destroy(engine.create(SandboxSpec(name="again")).id)
+
+
+@pytest.mark.parametrize("id", ["", "/", "..", "sb-../../x", "/etc", "sb-\0", "sb-" + "a" * 5000, "sb-\udcff"])
+async def test_an_id_that_is_none_leads_nowhere(id: str) -> None:
+    provider = LocalProvider()
+    for call in (provider.get, provider.find, provider.usage, provider.dial):
+        with pytest.raises(errors.SandboxNotFound):
+            await call(id)
+    await provider.destroy(id)

@@ -1648,6 +1648,11 @@ class Sandbox:
         return self._inner.provider
 
     @property
+    def busy(self) -> bool:
+        """Whether something is under way on the connection: a command, a transfer, an attachment, a watch."""
+        return self._inner.busy
+
+    @property
     def config(self) -> SandboxSpec:
         """What it was created with. For one that was not created by this object the values of `env` are not known."""
         return self._inner.config

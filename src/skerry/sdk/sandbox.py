@@ -517,6 +517,11 @@ class AsyncSandbox:
         return self._provider.name
 
     @property
+    def busy(self) -> bool:
+        """Whether something is under way on the connection: a command, a transfer, an attachment, a watch."""
+        return any(session.busy for session in self._link.sessions())
+
+    @property
     def config(self) -> SandboxSpec:
         """What it was created with. For one that was not created by this object the values of `env` are not known."""
         return self._spec or spec_of(self._info)

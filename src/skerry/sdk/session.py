@@ -126,6 +126,11 @@ class Session:
             self._pipe.write(data)
 
     @property
+    def busy(self) -> bool:
+        """Whether a stream is open."""
+        return bool(self._streams)
+
+    @property
     def crowded(self) -> bool:
         """Whether so much waits to leave that a sender should wait too."""
         return self._outbox_size + self._pipe.pending > OUTBOX_SOFT

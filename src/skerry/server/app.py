@@ -14,6 +14,7 @@ from fastapi.openapi.utils import get_openapi
 from starlette.exceptions import HTTPException
 
 from skerry.core.errors import SkerryError
+from skerry.core.problems import CONTENT_TYPE
 from skerry.core.provider import Provider
 from skerry.server import background, problems
 from skerry.server.context import Context
@@ -83,8 +84,12 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
         for path in document["paths"].values():  # pydantic's refusals are problems with the status 400
             for operation in path.values():
                 answers = operation.get("responses", {})
-                if problems.CONTENT_TYPE not in answers.get("422", {}).get("content", {}):
+                if CONTENT_TYPE not in answers.get("422", {}).get("content", {}):
                     answers.pop("422", None)
+                for answer in answers.values():
+                    for content in answer.get("content", {}).values():
+                        if "$ref" in content.get("schema", {}):  # FastAPI calls what is no JSONResponse a text
+                            content["schema"].pop("type", None)
         for name in ("HTTPValidationError", "ValidationError"):
             parts["schemas"].pop(name, None)
         app.openapi_schema = document

@@ -220,7 +220,6 @@ class Routes:
         self, method: str, path: str, options: dict[str, Any], methods: tuple[str, ...] = ()
     ) -> Callable[[Callable[..., T]], Callable[..., T]]:
         rule = self._rule(method, path)
-        problems = [status for status in PROBLEMS if rule.action is not Action.OPEN or status not in (401, 403)]
 
         def take(handler: Callable[..., T]) -> Callable[..., T]:
             def mount(app: FastAPI) -> None:
@@ -233,7 +232,7 @@ class Routes:
                         tags=[self._tag],
                         operation_id=f"{self._tag.replace(' ', '_').replace('-', '_')}_{handler.__name__.strip('_')}",
                         dependencies=_declared(rule, path),
-                        responses=responses(*problems) | options.get("responses", {}),
+                        responses=responses(*PROBLEMS) | options.get("responses", {}),
                         openapi_extra=_security(rule) | options.get("openapi_extra", {}),
                         include_in_schema=one == method and options.get("include_in_schema", True),  # HEAD is as GET
                         route_class_override=GuardedRoute,

@@ -144,6 +144,8 @@ class Directory:
     async def close_idle(self) -> None:
         now = time.monotonic()
         for key in [key for key, used in self._used_at.items() if now - used > IDLE]:
+            if key in self._open and self._open[key].busy:
+                continue
             del self._used_at[key]
             if (sandbox := self._open.pop(key, None)) is not None:
                 await sandbox.close()

@@ -205,6 +205,8 @@ def _memory(server: Running) -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
 def test_a_large_file_passes_in_constant_memory_both_ways(owner: httpx2.Client, server: Running, files: str) -> None:
     size = int(os.environ.get("SKERRY_TEST_BYTES", 200 << 20))
     piece = os.urandom(1 << 20)

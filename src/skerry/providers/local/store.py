@@ -107,6 +107,9 @@ class Store:
         return FileLock(self._allocation)
 
     def directory(self, sandbox_id: str) -> Path:
+        """Raises SandboxNotFound for what would lead to another place."""
+        if "/" in sandbox_id or "\0" in sandbox_id or not 3 < len(sandbox_id) < 100:
+            raise _not_found(sandbox_id)
         return self.sandboxes / sandbox_id
 
     def lock(self, sandbox_id: str) -> FileLock:

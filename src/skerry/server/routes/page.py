@@ -6,6 +6,7 @@ from importlib import resources
 from typing import Annotated, Any
 
 from fastapi import Path, Request, Response
+from pydantic import BaseModel, ConfigDict
 from starlette.responses import FileResponse, HTMLResponse, JSONResponse
 
 from skerry.core.errors import NotFound
@@ -44,7 +45,16 @@ async def asset(asset: Annotated[str, Path(max_length=100, examples=["start.js"]
     return FileResponse(str(file), media_type=found[1], headers={"cache-control": "public, max-age=3600"})
 
 
-@router.get("/openapi.json", **op("The OpenAPI document", raw="application/json"))
+class Document(BaseModel):
+    """As the OpenAPI specification 3.1 has it."""
+
+    model_config = ConfigDict(extra="allow")
+
+    openapi: str
+    paths: dict[str, Any]
+
+
+@router.get("/openapi.json", **op("The OpenAPI document", Document))
 async def openapi(request: Request) -> Response:
     document: dict[str, Any] = request.app.openapi()
     return JSONResponse(document)
