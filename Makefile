@@ -39,7 +39,11 @@ launcher/build/seccomp.bpf: tools/gen_seccomp.py src/skerry/providers/local/secc
 	@$(PYTHON) tools/gen_seccomp.py $@
 
 .PHONY: run
-run: setup ## run code in a real sandbox and show the timings
+run: setup ## start the server; it prints its address, a link to sign in, and a line for curl
+	@.venv/bin/skerry up
+
+.PHONY: demo
+demo: setup ## run code in a real sandbox and show the timings
 	@$(PYTHON) examples/quickstart.py
 	@.venv/bin/skerry bench --quick
 
@@ -72,8 +76,10 @@ fmt: ## format and fix what can be fixed
 	$(PYTHON) docs/reference/generate.py
 
 .PHONY: conformance
-conformance: ## run the conformance suite on both providers and write its page
+conformance: ## run the conformance suite on all providers and write its page
 	$(PYTHON) -m skerry conformance -o json > docs/reference/conformance-local.json
+	$(PYTHON) tools/with_server.py $(PYTHON) -m skerry conformance --provider remote -o json \
+		> docs/reference/conformance-remote.json
 	$(PYTHON) -m skerry conformance --provider examples.memory_provider:MemoryProvider --network open -o json \
 		> docs/reference/conformance-memory.json
 	$(PYTHON) docs/reference/generate.py
@@ -81,13 +87,14 @@ conformance: ## run the conformance suite on both providers and write its page
 .PHONY: bench
 bench: setup ## measure; DOCKER=1 adds Docker in the same run
 	$(PYTHON) bench/run.py $(if $(DOCKER),--docker)
+	$(PYTHON) bench/server.py
 
 .PHONY: soak
-soak: ## the long counts: CRASH_ROUNDS (500) kills, 1,000 lost connections, trees of 50,000 files, 5 minutes of each fuzzer
+soak: ## the long counts: CRASH_ROUNDS (500) kills, 1,000 lost connections, 100 clients of a server, 5 minutes of each fuzzer
 	@tools/setup.sh test
 	@$(MAKE) native
-	SOAK=1 SKERRY_CRASH_ROUNDS=$(CRASH_ROUNDS) SKERRY_DISCONNECTS=1000 SKERRY_TEST_FILES=50000 FUZZ_SECONDS=300 SKERRY_API_EXAMPLES=50 \
-		SKERRY_TEST_BYTES=5368709120 \
+	SOAK=1 SKERRY_CRASH_ROUNDS=$(CRASH_ROUNDS) SKERRY_DISCONNECTS=1000 SKERRY_TEST_FILES=50000 FUZZ_SECONDS=300 \
+		SKERRY_LOAD_SECONDS=300 SKERRY_LOAD_CLIENTS=100 SKERRY_API_EXAMPLES=50 SKERRY_TEST_BYTES=5368709120 \
 		$(PYTEST) -m soak --timeout=14400 $(PYTEST_ARGS)
 	@$(MAKE) fuzz FUZZ_SECONDS=300
 

@@ -209,7 +209,7 @@ def _tree(error: type[errors.SkerryError]) -> Iterator[type[errors.SkerryError]]
 
 def conformance() -> Iterator[str]:
     yield CONFORMANCE
-    results = {name: _results(name) for name in ("local", "memory")}
+    results = {name: _results(name) for name in ("local", "remote", "memory")}
     yield "| class | cases |" + "".join(f" {name}: passed | failed | not offered |" for name in results) + "\n"
     yield "|---|--:|" + "--:|--:|--:|" * len(results) + "\n"
     for suite in SUITES:

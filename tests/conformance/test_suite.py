@@ -109,7 +109,7 @@ def test_every_class_is_exported_with_its_docstring() -> None:
         assert suite.__doc__
 
 
-@pytest.mark.parametrize("provider", ["local", "memory"])
+@pytest.mark.parametrize("provider", ["local", "memory", "remote"])
 def test_the_recorded_results_are_of_this_suite(provider: str) -> None:
     recorded = json.loads((REFERENCE / f"conformance-{provider}.json").read_text())
     now = {suite.title: len(cases(suite)) for suite in SUITES}
@@ -123,3 +123,9 @@ def test_every_class_and_case_is_in_the_reference() -> None:
         assert f"## {suite.title}" in page
         for name in cases(suite):
             assert f"`{name}`" in page
+
+
+def test_a_server_offers_everything_that_this_machine_does() -> None:
+    """The same counts, case by case: nothing is skipped over the network that is not skipped here."""
+    local, remote = (json.loads((REFERENCE / f"conformance-{name}.json").read_text()) for name in ("local", "remote"))
+    assert remote["classes"] == local["classes"]

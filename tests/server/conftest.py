@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import httpx2
 import pytest
+from fastapi import FastAPI
 
 from skerry.server.app import build_app
 from skerry.server.context import Context
@@ -18,6 +19,7 @@ from skerry.server.permissions import Role, Scope
 from skerry.server.serving import Server
 from skerry.server.settings import Settings
 from skerry.server.store import Project, User
+from tests.providers.conftest import own_home  # noqa: F401 - a fixture
 
 T = TypeVar("T")
 
@@ -25,7 +27,8 @@ T = TypeVar("T")
 class Running:
     """A server that runs; `context` has its parts, to be used through `call`."""
 
-    def __init__(self, home: Path, **options: Any) -> None:
+    def __init__(self, home: Path, *, prepare: Callable[[FastAPI], None] | None = None, **options: Any) -> None:
+        self._prepare = prepare
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.settings = Settings(
             home=home, port=self._listener.getsockname()[1], **{"rate": 0.0, "sign_in_burst": 500, **options}
@@ -45,6 +48,8 @@ class Running:
 
         try:
             app = build_app(self.settings)
+            if self._prepare is not None:
+                self._prepare(app)
             self.server = Server(app, self.settings)
             self.context: Context = app.state.context
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -71,9 +76,8 @@ class Running:
 
     def key(self, name: str, *, scopes: frozenset[Scope] = frozenset(Scope), project: str | None = None) -> str:
         """A new API key of that user."""
-        made = self.call(
-            lambda: self.context.store.keys.add(self.user(name).id, "test", scopes=scopes, project_id=project)
-        )
+        user = self.user(name)
+        made = self.call(lambda: self.context.store.keys.add(user.id, "test", scopes=scopes, project_id=project))
         return str(made[1])
 
     def _account(self, name: str, admin: bool = False) -> tuple[User, str]:
@@ -89,7 +93,8 @@ class Running:
         return self.context.store.projects.of_user(user.id)[0][0]
 
     def share(self, project: Project, name: str, role: Role) -> None:
-        self.call(lambda: self.context.store.projects.set_member(project.id, self.user(name).id, role))
+        user = self.user(name)
+        self.call(lambda: self.context.store.projects.set_member(project.id, user.id, role))
 
     def client_of(self, name: str | None) -> httpx2.Client:
         """A client with a key of that user, who is made if there is none ("admin" is an administrator); None: nobody."""
@@ -99,6 +104,7 @@ class Running:
     def stop(self) -> None:
         self.server.should_exit = True
         self._thread.join(60)
+        self._listener.close()
         assert not self._thread.is_alive()
         if self._failure:
             raise self._failure

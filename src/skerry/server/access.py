@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import logging
 import time
 from dataclasses import dataclass
 
@@ -17,6 +19,8 @@ from skerry.core.errors import (
 from skerry.server.identity import Actor
 from skerry.server.permissions import ADMIN, ROLES, SCOPES, SIGNED_IN, Action, On, Scope
 from skerry.server.store import AuditEntry, Project, Store
+
+log = logging.getLogger("skerry.server.audit")
 
 _MISSING: dict[On, type[SkerryError]] = {
     "sandbox": SandboxNotFound,
@@ -129,4 +133,8 @@ async def record(
         address=actor.address,
         request_id=actor.request_id,
     )
-    await store.audit.add([entry])
+    try:
+        await store.audit.add([entry])
+    except SkerryError as error:
+        # What was done is done, and a refusal stands; where the disk is full the log may not be.
+        log.error("audit: %s", str(error), extra=dataclasses.asdict(entry))

@@ -23,7 +23,7 @@ async def start(context: Context, tasks: TaskGroup) -> None:
     try:
         await context.events.look()
     except SkerryError as error:
-        log.error("the provider does not answer: %s", error, extra={"code": error.code})
+        log.error("the provider does not answer: %s", str(error), extra={"code": error.code})
     tasks.start_soon(context.events.run)
     tasks.start_soon(context.leases.run)
     tasks.start_soon(webhooks.run, context)
@@ -39,7 +39,7 @@ async def _tidy(context: Context) -> None:
             await context.store.events.prune(context.settings.events_kept)
             await context.store.audit.prune(context.settings.audit_kept)
         except SkerryError as error:
-            log.error("cannot prune: %s", error, extra={"code": error.code})
+            log.error("cannot prune: %s", str(error), extra={"code": error.code})
         await anyio.sleep(HOUR / 6)
 
 
@@ -49,5 +49,5 @@ async def _back_up(context: Context) -> None:
         try:
             await run_sync(lambda: back_up(context.store.db.path, keep=context.settings.backups_kept))
         except (SkerryError, OSError) as error:
-            log.error("cannot back up the database: %s", error)
+            log.error("cannot back up the database: %s", str(error))
         await anyio.sleep(DAY)

@@ -53,7 +53,7 @@ class Hub:
             try:
                 await self.look()
             except SkerryError as error:
-                log.error("cannot collect events: %s", error, extra={"code": error.code})
+                log.error("cannot collect events: %s", str(error), extra={"code": error.code})
             pause = max(POLL, SHARE * (time.monotonic() - began))
             self._look.clear()
             with anyio.move_on_after(pause):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import time
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from urllib.parse import urlsplit
 
 from starlette.requests import HTTPConnection
 
-from skerry.core.errors import InvalidArgument, PermissionDenied
+from skerry.core.errors import DiskFull, InvalidArgument, PermissionDenied
 from skerry.server.ids import digest
 from skerry.server.settings import Settings
 from skerry.server.store import ApiKey, SandboxToken, Store, User
@@ -97,7 +98,8 @@ async def identify(
     user, expires_at = session
     until = time.time() + settings.session_lifetime
     if until - expires_at > settings.session_lifetime / 10:
-        await store.users.extend_session(hash, until)
+        with contextlib.suppress(DiskFull):
+            await store.users.extend_session(hash, until)
     return Actor(user=user, session=hash, credential="session", address=address, request_id=request_id)
 
 
@@ -107,7 +109,8 @@ async def _bearer(header: str, store: Store, address: str, request_id: str) -> A
     if scheme.lower() == "bearer" and (key := store.keys.check(text)) is not None:
         user = store.users.get(key.user_id)
         if user is not None and not user.disabled:
-            await store.keys.note_use(key)
+            with contextlib.suppress(DiskFull):
+                await store.keys.note_use(key)
             return Actor(user=user, key=key, credential=f"key:{key.id}", address=address, request_id=request_id)
     if scheme.lower() == "bearer" and (token := store.keys.check_token(text)) is not None:
         return Actor(token=token, credential=f"token:{token.id}", address=address, request_id=request_id)

@@ -15,7 +15,8 @@ from starlette.websockets import WebSocket
 
 from skerry.core import errors
 from skerry.core.errors import InvalidArgument, NotFound, SkerryError
-from skerry.core.problems import CONTENT_TYPE, to_problem
+from skerry.core.problems import CONTENT_TYPE as CONTENT_TYPE
+from skerry.core.problems import to_problem
 
 STATUS: dict[str, int] = {
     "INVALID_ARGUMENT": 400,
@@ -109,14 +110,6 @@ def answer(error: SkerryError) -> Response:
     return Response(text, status_code=status, headers=headers, media_type=CONTENT_TYPE)
 
 
-class Refused(HTTPException):
-    """An error while a body is read: FastAPI takes every other exception there for a body that is no JSON."""
-
-    def __init__(self, error: SkerryError) -> None:
-        super().__init__(status_of(error), error.message)
-        self.error = error
-
-
 async def on_skerry_error(connection: Request | WebSocket, error: Exception) -> Response:
     assert isinstance(error, SkerryError)
     return await _send(connection, error)
@@ -132,8 +125,8 @@ async def on_invalid(connection: Request | WebSocket, error: Exception) -> Respo
 async def on_http_exception(connection: Request | WebSocket, error: Exception) -> Response:
     """What Starlette itself refuses: no such route, no such method, a body that is no form."""
     assert isinstance(error, HTTPException)
-    if isinstance(error, Refused):
-        return await _send(connection, error.error)
+    if isinstance(error.__cause__, SkerryError):  # FastAPI takes whatever ends the reading of a body for bad JSON
+        return await _send(connection, error.__cause__)
     if error.status_code == 404:
         return await _send(connection, NotFound(f"there is nothing at {connection.url.path}"))
     if error.status_code == 405:

@@ -22,7 +22,7 @@ from skerry.server.access import Subject, authorize, record
 from skerry.server.context import Context
 from skerry.server.identity import SAFE, Actor
 from skerry.server.permissions import ROUTES, Action, Rule
-from skerry.server.problems import Refused, responses
+from skerry.server.problems import responses
 from skerry.server.projects import locate
 
 P = ParamSpec("P")
@@ -122,12 +122,12 @@ def bounded(receive: Receive, most: int | None, scope: Scope) -> Receive:
             with anyio.fail_after(BODY_PATIENCE):
                 message = await receive()
         except TimeoutError:
-            raise Refused(Timeout(f"nothing of the body has come for {BODY_PATIENCE:.0f} s")) from None
+            raise Timeout(f"nothing of the body has come for {BODY_PATIENCE:.0f} s") from None
         if message["type"] == "http.request":
             more = message.get("more_body", False)
             count += len(message.get("body", b""))
             if most is not None and count > most:
-                raise Refused(TooLarge(f"the body is more than the {most} bytes that are taken here"))
+                raise TooLarge(f"the body is more than the {most} bytes that are taken here")
         return message
 
     return receive_bounded

@@ -82,7 +82,7 @@ async def _serve(
         async with limiter:
             await _deliver(context, client, webhook)
     except SkerryError as error:
-        log.error("webhook %s: %s", webhook.id, error, extra={"code": error.code})
+        log.error("webhook %s: %s", webhook.id, str(error), extra={"code": error.code})
     finally:
         busy.discard(webhook.id)
 

@@ -64,6 +64,9 @@ class Database:
             self._writer.execute("BEGIN IMMEDIATE")
             try:
                 result = work(self._writer)
+                if isinstance(result, sqlite3.Cursor):
+                    # One that is freed by another thread resets its statement there, which may be in use here again.
+                    result.close()
                 self._writer.execute("COMMIT")
             except BaseException:
                 if self._writer.in_transaction:  # a full disk may have rolled back already

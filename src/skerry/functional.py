@@ -1,0 +1,137 @@
+"""Functions instead of methods: `client = create_client(…)`, then `create_sandbox(client, …)`, `stop_sandbox(sandbox)`.
+
+They block, and return the same objects as `Sandbox.create`, so both styles mix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from skerry.core import registry
+from skerry.core.models import CodeResult, ExecResult, SandboxInfo, SnapshotInfo, VolumeInfo
+from skerry.core.provider import Provider
+from skerry.http import Login, find_login
+from skerry.http.api import Api
+from skerry.sdk import Sandbox, SandboxPage, Volumes
+from skerry.sdk.commands import BytesCallback, Command, TextCallback
+from skerry.sdk.options import ResourceOptions, VolumeOptions
+from skerry.sdk.snapshots import LogCallback
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxClient:
+    """Where sandboxes are made. `api` is the low-level HTTP client of a server."""
+
+    provider: Provider
+    login: Login | None = None
+
+    @property
+    def api(self) -> Api:
+        """A new one; close it. Raises Unauthenticated where there is no server."""
+        return Api(self.login or find_login())
+
+
+def create_client(
+    *, api_key: str | None = None, api_url: str | None = None, target: str | None = None
+) -> SandboxClient:
+    """A client of a server, by default that of SKERRY_URL; without one of this machine.
+
+    `target` is the project that new sandboxes belong to. Raises InvalidArgument.
+    """
+    if api_url is None and registry.default() == "local":
+        return SandboxClient(registry.provider("local"))
+    login = find_login(api_url, api_key, target)
+    return SandboxClient(registry.factory("remote")(login.url, api_key=login.key, project=login.project), login)
+
+
+def create_sandbox(
+    client: SandboxClient,
+    *,
+    name: str | None = None,
+    template: str | None = None,
+    language: str | None = None,
+    snapshot: str | None = None,
+    env: Mapping[str, str] | None = None,
+    labels: Mapping[str, str] | None = None,
+    resources: ResourceOptions | None = None,
+    volumes: VolumeOptions | None = None,
+    timeout: float | None = None,
+    auto_stop: float | None = None,
+    auto_archive: float | None = None,
+    auto_delete: float | None = None,
+    on_log: TextCallback | None = None,
+) -> Sandbox:
+    """As `Sandbox.create`, which has more options."""
+    return Sandbox.create(
+        client.provider,
+        name=name,
+        template=template,
+        language=language,
+        snapshot=snapshot,
+        env=env,
+        labels=labels,
+        resources=resources,
+        volumes=volumes,
+        timeout=timeout,
+        auto_stop=auto_stop,
+        auto_archive=auto_archive,
+        auto_delete=auto_delete,
+        on_log=on_log,
+    )
+
+
+def get_sandbox(client: SandboxClient, id_or_name: str) -> Sandbox:
+    """Raises SandboxNotFound."""
+    return Sandbox.find(id_or_name, provider=client.provider)
+
+
+def list_sandboxes(client: SandboxClient, *, labels: Mapping[str, str] | None = None) -> SandboxPage:
+    return Sandbox.list(labels=labels, provider=client.provider)
+
+
+def start_sandbox(sandbox: Sandbox) -> SandboxInfo:
+    return sandbox.start()
+
+
+def stop_sandbox(sandbox: Sandbox) -> SandboxInfo:
+    return sandbox.stop()
+
+
+def archive_sandbox(sandbox: Sandbox) -> SandboxInfo:
+    return sandbox.archive()
+
+
+def recover_sandbox(sandbox: Sandbox) -> SandboxInfo:
+    return sandbox.recover()
+
+
+def delete_sandbox(sandbox: Sandbox) -> None:
+    sandbox.destroy()
+
+
+def execute_command(
+    sandbox: Sandbox,
+    command: Command,
+    *,
+    cwd: str | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout: float | None = None,
+) -> ExecResult:
+    return sandbox.exec(command, cwd=cwd, env=env, timeout=timeout)
+
+
+def code_run(sandbox: Sandbox, code: str, *, language: str = "python", timeout: float | None = None) -> CodeResult:
+    return sandbox.code_run(code, language=language, timeout=timeout)
+
+
+def run_command_via_pty(sandbox: Sandbox, command: Command, *, on_data: BytesCallback | None = None) -> ExecResult:
+    return sandbox.run_command_via_pty(command, on_data=on_data)
+
+
+def create_snapshot(sandbox: Sandbox, name: str | None = None, *, on_log: LogCallback | None = None) -> SnapshotInfo:
+    return sandbox.snapshots.create(name, on_log=on_log)
+
+
+def get_or_create_volume(client: SandboxClient, name: str) -> VolumeInfo:
+    return Volumes(client.provider).get(name, create=True)

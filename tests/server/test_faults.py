@@ -1,0 +1,365 @@
+"""Bad clients, full disks, damaged files: each is refused or survived, and nobody else notices."""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import socket
+import sqlite3
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from skerry.core.errors import Conflict, Corrupted, InvalidArgument, ProviderUnavailable
+from skerry.server import instance, routing
+from skerry.server.certificates import local_certificates
+from skerry.server.logs import JsonLines, Lines
+from skerry.server.settings import Settings, load
+from skerry.server.store import Store
+from skerry.server.store.backup import back_up, backups
+from tests.server.conftest import Running
+
+
+def raw(server: Running, data: bytes) -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", server.settings.port), timeout=20)
+    connection.sendall(data)
+    return connection
+
+
+@pytest.fixture(scope="module")
+def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A server that waits for nobody."""
+    running = Running(tmp_path_factory.mktemp("strict"), header_timeout=0.5, shutdown_timeout=3.0)
+    yield running
+    running.stop()
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: "])
+def test_a_client_that_does_not_finish_its_request_is_put_out(strict: Running, sent: bytes) -> None:
+    began = time.monotonic()
+    with raw(strict, sent) as connection:
+        assert b"408" in connection.recv(1000)
+        assert connection.recv(1000) == b""
+    assert 0.4 < time.monotonic() - began < 15
+
+
+def test_a_slow_second_request_is_put_out_too(strict: Running) -> None:
+    with raw(strict, b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n") as connection:
+        assert b"200 OK" in connection.recv(4000)
+        connection.sendall(b"GET /hea")
+        assert b"408" in connection.recv(1000)
+
+
+def test_a_head_without_an_end_is_refused(server: Running) -> None:
+    with raw(server, b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n") as connection:
+        told = b""
+        try:
+            for number in range(100):
+                connection.sendall(b"X-%d: %s\r\n" % (number, b"a" * 1000))
+            told = connection.recv(1000)
+        except ConnectionError:
+            told = b"431"  # it has closed while we were talking
+        assert b"431" in told
+
+
+def test_a_body_that_is_too_large_is_refused_unread(server: Running, owner: httpx2.Client) -> None:
+    said = owner.post("/v1/projects", content=b" " * (1 << 20) + b"{}", headers={"content-type": "application/json"})
+    assert (said.status_code, said.json()["code"]) == (413, "TOO_LARGE")
+
+    def endless() -> Iterator[bytes]:
+        for _ in range(64):
+            yield b" " * 65536
+
+    said = owner.post("/v1/projects", content=endless(), headers={"content-type": "application/json"})
+    assert said.status_code == 413
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routing, "BODY_PATIENCE", 0.5)
+    key = server.key("owner")
+    head = f"POST /v1/projects HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {key}\r\nContent-Length: 9\r\n"
+    with raw(server, f"{head}Content-Type: application/json\r\n\r\n{{".encode()) as connection:
+        assert b"504" in connection.recv(4000)
+
+
+def test_nothing_of_a_body_is_read_for_who_may_not_send_it(server: Running) -> None:
+    head = b"POST /v1/projects HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000000\r\n\r\n"
+    with raw(server, head) as connection:
+        assert b"401" in connection.recv(4000)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+        b"POST /v1/session HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"GET /health HTTP/9.9\r\nHost: 127.0.0.1\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    ],
+)
+def test_requests_that_are_none_are_refused(server: Running, request_: bytes) -> None:
+    with raw(server, request_) as connection:
+        assert b" 400 " in connection.recv(4000)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b"{", b"null", b'"x"', b"\xff", b'{"name": 1}', b'{"name": "' + b"[" * 9000]
+)
+def test_nonsense_is_told_apart_from_a_fault(server: Running, owner: httpx2.Client, body: bytes) -> None:
+    said = owner.post("/v1/projects", content=body, headers={"content-type": "application/json"})
+    assert (said.status_code, said.json()["code"]) == (400, "INVALID_ARGUMENT")
+
+
+def test_an_unexpected_fault_is_told_without_details(
+    server: Running, owner: httpx2.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("the secret is 42")
+
+    monkeypatch.setattr(server.context.store.projects, "of_user", broken)
+    said = owner.get("/v1/projects", headers={"x-request-id": "broken-1"})
+    assert (said.status_code, said.json()["code"]) == (500, "INTERNAL")
+    assert said.json()["request_id"] == said.headers["x-request-id"] == "broken-1"
+    assert "42" not in said.text
+
+
+def test_the_server_ends_in_time_with_streams_open(tmp_path: Path) -> None:
+    running = Running(tmp_path / "home", shutdown_timeout=5.0)
+    with running.client_of("owner") as client:
+        headers = {"accept": "text/event-stream"}
+        with client.stream("GET", "/v1/events", headers=headers) as stream:
+            lines = stream.iter_lines()
+            assert next(lines).startswith("retry")
+            began = time.monotonic()
+            threading.Thread(target=running.stop).start()
+            assert [line for line in lines if line.startswith("event")] == []
+            assert time.monotonic() - began < 4
+    running._thread.join(20)
+    assert not running._thread.is_alive()
+
+
+# -- the database
+
+
+def some_store(directory: Path, users: int = 50) -> Path:
+    import anyio
+
+    async def fill() -> None:
+        store = Store(directory)
+        for number in range(users):
+            await store.users.add(f"user{number}", admin=number == 0)
+        store.close()
+
+    anyio.run(fill)
+    return directory / "skerry.db"
+
+
+def test_a_damaged_database_is_refused_with_the_newest_backup_named(tmp_path: Path) -> None:
+    path = some_store(tmp_path)
+    older = back_up(path, target=tmp_path / "backups" / "skerry-20200101T000000Z.db")
+    newest = back_up(path)
+    with open(path, "r+b") as file:
+        file.seek(4096)
+        file.write(b"\xa5" * 20_000)
+    with pytest.raises(Corrupted) as refusal:
+        Store(tmp_path)
+    assert str(newest) in refusal.value.hint and str(older) not in refusal.value.hint
+    path.write_bytes(b"this is no database at all, and longer than a header would be" * 100)
+    with pytest.raises(Corrupted, match="damaged"):
+        Store(tmp_path)
+    path.unlink()
+    newest.rename(path)
+    restored = Store(tmp_path)
+    assert len(restored.users.list()) == 50
+    restored.close()
+
+
+def test_a_backup_taken_while_others_write_is_whole(tmp_path: Path) -> None:
+    path = some_store(tmp_path, users=2000)
+    stop = threading.Event()
+
+    def write() -> None:
+        db = sqlite3.connect(path, timeout=20)
+        number = 0
+        while not stop.is_set():
+            db.execute("INSERT INTO server_secrets VALUES (?, zeroblob(5000))", (f"n{number}",))
+            db.commit()
+            number += 1
+        db.close()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        made = [back_up(path, target=tmp_path / f"copy{number}.db") for number in range(3)]
+    finally:
+        stop.set()
+        writer.join()
+    for copy in made:
+        db = sqlite3.connect(copy)
+        assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        assert db.execute("SELECT count(*) FROM users").fetchone() == (2000,)
+        db.close()
+        assert copy.stat().st_mode & 0o077 == 0
+
+
+def test_only_so_many_backups_are_kept(tmp_path: Path) -> None:
+    path = some_store(tmp_path, users=1)
+    for number in range(5):
+        back_up(path, target=tmp_path / "backups" / f"skerry-2020010{number}T000000Z.db")
+    back_up(path, keep=3)
+    assert len(backups(tmp_path)) == 3
+
+
+def test_a_database_of_a_newer_skerry_is_refused(tmp_path: Path) -> None:
+    path = some_store(tmp_path, users=1)
+    db = sqlite3.connect(path)
+    db.execute("PRAGMA user_version=99")
+    db.close()
+    with pytest.raises(ProviderUnavailable, match="newer"):
+        Store(tmp_path)
+
+
+def fill_up(path: Path) -> None:
+    with open(path, "wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A directory on a disk of two megabytes."""
+    path = tmp_path / "small"
+    path.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(path)], check=True)
+    yield path
+    gc.collect()  # errors hold statements, statements the file
+    subprocess.run(["umount", str(path)], check=True)
+
+
+def test_a_full_disk_is_told_and_survived(small: Path) -> None:
+    running = Running(small, backups_kept=0)
+    try:
+        with running.client_of("owner") as client:
+            ballast = small / "ballast"
+            with pytest.raises(OSError, match="No space"):
+                fill_up(ballast)
+            said = [client.post("/v1/projects", json={"name": f"{number}" + "x" * 90}) for number in range(100)]
+            refused = [answer for answer in said if answer.status_code != 201]
+            assert refused and {answer.json()["code"] for answer in refused} == {"DISK_FULL"}
+            assert {answer.status_code for answer in refused} == {507}
+            assert client.get("/v1/projects").status_code == 200
+            ballast.unlink()
+            assert client.post("/v1/projects", json={"name": "there is room again"}).status_code == 201
+            made = {answer.json()["id"] for answer in said if answer.status_code == 201}
+            assert made <= {item["id"] for item in client.get("/v1/projects").json()["items"]}
+    finally:
+        running.stop()
+
+
+# -- settings, instance, TLS, logs
+
+
+def test_settings_come_from_the_file_the_environment_and_flags_in_this_order(tmp_path: Path) -> None:
+    (tmp_path / "server.toml").write_text('port = 1\nhost = "10.0.0.1"\nallowed_hosts = ["a.example"]\nrate = 5\n')
+    environ = {"SKERRY_SERVER_PORT": "2", "SKERRY_SERVER_TLS": "yes", "SKERRY_SERVER_TRUSTED_PROXIES": "10.0.0.2, ::1"}
+    settings, sources = load(flags={"port": 3, "host": None}, environ=environ, home=tmp_path)
+    assert (settings.port, settings.host, settings.tls, settings.rate) == (3, "10.0.0.1", True, 5.0)
+    assert (settings.allowed_hosts, settings.trusted_proxies) == (("a.example",), ("10.0.0.2", "::1"))
+    assert (sources["port"], sources["tls"], sources["host"]) == ("flag", "environment", str(tmp_path / "server.toml"))
+    assert settings.url == "https://10.0.0.1:3"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("prot = 1", "did you mean 'port'"),
+        ("port = 'x'", "port cannot be"),
+        ("port = 1.5", "port cannot be"),
+        ("port = true", "port cannot be"),
+        ("rate = -1", "rate cannot be"),
+        ("log_format = 'xml'", "one of text, json"),
+        ("tls = 'maybe'", "tls cannot be"),
+        ("port =", "cannot be read"),
+        ("tls_cert = 'a'", "belong together"),
+    ],
+)
+def test_wrong_settings_are_refused_with_a_hint(tmp_path: Path, text: str, told: str) -> None:
+    (tmp_path / "server.toml").write_text(text)
+    with pytest.raises(InvalidArgument) as refusal:
+        load(environ={}, home=tmp_path)
+    assert told in f"{refusal.value} {refusal.value.hint}"
+
+
+def test_a_home_has_one_server(tmp_path: Path) -> None:
+    with instance.claimed(tmp_path):
+        instance.announce(tmp_path, "http://127.0.0.1:1", None)
+        found = instance.running(tmp_path)
+        assert found is not None and found.url == "http://127.0.0.1:1"
+        with pytest.raises(Conflict, match=r"127\.0\.0\.1:1"), instance.claimed(tmp_path):
+            pass
+    assert instance.running(tmp_path) is None
+
+
+def test_a_local_authority_makes_certificates_that_clients_verify(tmp_path: Path) -> None:
+    made = local_certificates(tmp_path / "tls", frozenset({"skerry.example", "10.1.2.3"}))
+    again = local_certificates(tmp_path / "tls", frozenset({"skerry.example", "10.1.2.3"}))
+    assert made.cert.read_bytes() == again.cert.read_bytes()
+    assert made.key.stat().st_mode & 0o077 == 0 and (tmp_path / "tls/ca.key").stat().st_mode & 0o077 == 0
+    running = Running(tmp_path / "home", tls_cert=str(made.cert), tls_key=str(made.key))
+    import ssl
+
+    trusted = ssl.create_default_context(cafile=str(made.ca))
+    with httpx2.Client(base_url=running.url, verify=trusted) as client:
+        assert client.get("/health").json() == {"status": "ok"}
+        name = running.url.replace("127.0.0.1", "localhost")
+        assert client.get(f"{name}/health").status_code == 200
+    with httpx2.Client(base_url=running.url) as stranger, pytest.raises(httpx2.ConnectError, match="CERTIFICATE"):
+        stranger.get("/health")
+    running.stop()
+    before = made.cert.read_bytes()
+    renamed = local_certificates(tmp_path / "tls", frozenset({"other.example"}))
+    assert renamed.cert.read_bytes() != before and renamed.fingerprint == made.fingerprint
+
+
+def test_logs_are_one_line_each_whatever_somebody_sends() -> None:
+    record = logging.makeLogRecord(
+        {"msg": "GET %s", "args": ("/a\nb\x1b[31m",), "request_id": "x", "levelname": "INFO"}
+    )
+    told = json.loads(JsonLines().format(record))
+    assert (told["message"], told["request_id"], told["level"]) == ("GET /a\nb\x1b[31m", "x", "info")
+    line = Lines().format(record)
+    assert "\n" not in line and "\x1b" not in line and "request_id=x" in line
+
+
+def test_metrics_are_for_administrators_and_in_order(server: Running, owner: httpx2.Client) -> None:
+    assert owner.get("/metrics").status_code == 403
+    with server.client_of("admin") as admin:
+        admin.get("/v1/projects")
+        text = admin.get("/metrics").text
+    lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    assert int(lines['skerry_http_requests_total{method="GET",route="/v1/projects",status="200"}']) >= 1
+    inside = 'skerry_http_request_seconds_bucket{method="GET",route="/v1/projects",le="+Inf"}'
+    assert lines[inside] == lines['skerry_http_request_seconds_count{method="GET",route="/v1/projects"}']
+    assert "skerry_sandboxes" in lines and "skerry_open_requests" in lines
+
+
+def test_requests_are_limited_for_each_who_asks(tmp_path: Path) -> None:
+    running = Running(tmp_path / "home", rate=1.0, burst=20)
+    with running.client_of("eager") as eager, running.client_of("other") as other:
+        codes = [eager.get("/v1/session").status_code for _ in range(30)]
+        assert codes[:20] == [200] * 20 and 429 in codes
+        assert other.get("/v1/session").status_code == 200
+    running.stop()
+
+
+def test_an_address_and_its_port_that_are_taken_are_told(server: Running) -> None:
+    from skerry.server.serving import listen
+
+    with pytest.raises(ProviderUnavailable, match="cannot be listened at"):
+        listen(Settings(port=server.settings.port))
