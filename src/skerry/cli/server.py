@@ -264,9 +264,9 @@ def backup(
 ) -> None:
     """Copy the server's database; print where to.
 
-    It may be in use meanwhile. It holds users, keys, projects, events and the audit; sandboxes and their files are not in it. To restore one: end
-    the server, put the file in the place of server/skerry.db in SKERRY_HOME without skerry.db-wal and skerry.db-shm,
-    and start the server.
+    It may be in use meanwhile. It holds users, keys, projects, events and the audit; sandboxes and their files are not
+    in it. To restore one: end the server, put the file in the place of server/skerry.db in SKERRY_HOME without
+    skerry.db-wal and skerry.db-shm, and start the server.
 
     \b
     Example:
