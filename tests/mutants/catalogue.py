@@ -670,7 +670,7 @@ MUTANTS = [
         "a stranger learns that something is there",
         "src/skerry/server/access.py",
         "        if found is None:\n            return subject.missing()\n",
-        "        if found is None:\n            return PermissionDenied('no')\n",
+        "        if found is None:\n            return PermissionDenied('no') if subject.exists else subject.missing()\n",
         "tests/server/test_permissions.py::test_a_stranger_is_told_of_every_thing_what_is_told_of_nothing",
     ),
     Mutant(
