@@ -13,13 +13,11 @@ import sys
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from skerry.core import registry
-from skerry.core.errors import InternalError, SkerryError, Timeout
-from skerry.core.problems import from_problem, to_problem
+from skerry.core.errors import InternalError, Timeout
+from skerry.core.problems import from_problem
 from skerry.sdk import AsyncSandbox, Replacement, SearchMatch, SearchResult
 from skerry.server.context import Context
 from skerry.server.models import work
-from skerry.server.models.mirror import plain
 
 LIMIT = 30.0
 AT_ONCE = 4
@@ -30,7 +28,7 @@ _slots: WeakKeyDictionary[Context, asyncio.Semaphore] = WeakKeyDictionary()
 async def search(context: Context, box: AsyncSandbox, wanted: work.Search) -> SearchResult:
     """Raises Timeout for an expression that takes too long, and as `AsyncFiles.search`."""
     if not wanted.regex:
-        return await _search(box, wanted)
+        return await box.files.search(**wanted.model_dump())
     found = await _elsewhere(context, box, "search", wanted.model_dump())
     return SearchResult(
         matches=tuple(SearchMatch(**match) for match in found["matches"]),
@@ -42,29 +40,9 @@ async def search(context: Context, box: AsyncSandbox, wanted: work.Search) -> Se
 async def replace(context: Context, box: AsyncSandbox, wanted: work.Replace) -> Replacement:
     """Raises Timeout for an expression that takes too long, and as `AsyncFiles.replace`."""
     if not wanted.regex:
-        return await _replace(box, wanted)
+        return await box.files.replace(**wanted.model_dump())
     found = await _elsewhere(context, box, "replace", wanted.model_dump())
     return Replacement(files=found["files"], skipped=tuple(found["skipped"]))
-
-
-async def _search(box: AsyncSandbox, wanted: work.Search) -> SearchResult:
-    return await box.files.search(
-        wanted.pattern,
-        wanted.path,
-        regex=wanted.regex,
-        ignore_case=wanted.ignore_case,
-        glob=wanted.glob,
-        exclude=wanted.exclude,
-        max_matches=wanted.max_matches,
-        max_file_size=wanted.max_file_size,
-        user=wanted.user,
-    )
-
-
-async def _replace(box: AsyncSandbox, wanted: work.Replace) -> Replacement:
-    return await box.files.replace(
-        wanted.old, wanted.new, wanted.path, regex=wanted.regex, count=wanted.count, user=wanted.user
-    )
 
 
 async def _elsewhere(context: Context, box: AsyncSandbox, what: str, options: dict[str, Any]) -> dict[str, Any]:
@@ -82,7 +60,7 @@ async def _ask(order: bytes, home: str) -> dict[str, Any]:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        "skerry.server.matching",
+        "skerry.server.matcher",
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         env={**os.environ, "SKERRY_HOME": home},
@@ -102,25 +80,3 @@ async def _ask(order: bytes, home: str) -> dict[str, Any]:
         raise InternalError("the search did not end as it should")
     answer: dict[str, Any] = json.loads(out)
     return answer
-
-
-async def _work(order: dict[str, Any]) -> dict[str, Any]:
-    try:
-        box = await AsyncSandbox.get(order["sandbox"], provider=registry.provider(order["provider"]), auto_start=False)
-        try:
-            if order["what"] == "search":
-                return {"result": plain(await _search(box, work.Search(**order["options"])))}
-            return {"result": plain(await _replace(box, work.Replace(**order["options"])))}
-        finally:
-            await box.close()
-    except SkerryError as error:
-        return {"problem": to_problem(error)}
-
-
-def main() -> None:
-    answer = asyncio.run(_work(json.load(sys.stdin)))
-    sys.stdout.write(json.dumps(answer))
-
-
-if __name__ == "__main__":
-    main()

@@ -242,7 +242,7 @@ def test_an_upload_that_breaks_off_leaves_what_was_there(owner: httpx2.Client, s
 def test_a_client_that_sends_nothing_is_given_up(
     owner: httpx2.Client, server: Running, files: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("skerry.server.sending.STALLED", 1.0)
+    monkeypatch.setattr("skerry.server.routing.BODY_PATIENCE", 1.0)
     with _connected(server, owner, "PUT", f"{files}?path=slow", ["content-length: 1000000"]) as half:
         half.sendall(b"x" * 1000)
         half.settimeout(20)
