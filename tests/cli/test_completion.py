@@ -41,7 +41,7 @@ def named(skerry: Skerry) -> Iterator[str]:
 
 
 def test_commands_and_options_are_completed() -> None:
-    assert complete("skerry lo") == ["logs "]
+    assert complete("skerry log") == ["logs ", "login ", "logout "]
     assert {"create ", "cp ", "help "} <= set(complete("skerry "))
     assert "--help " in complete("skerry -")
     assert complete("skerry logs --f") == ["--follow "]
@@ -84,7 +84,7 @@ def test_where_nothing_is_known_nothing_is_offered(line: str) -> None:
 
 def test_zsh_and_fish_ask_by_words_and_get_a_description(skerry: Skerry) -> None:
     for shell, end in (("zsh", " "), ("fish", "")):
-        assert skerry("__complete", shell, "lo").text == f"logs{end}\tPrint what a background process has written.\n"
+        assert skerry("__complete", shell, "logs").text == f"logs{end}\tPrint what a background process has written.\n"
         assert skerry("__complete", shell, "ps", "-o", "js").text == f"json{end}\n"
         assert "__complete " + shell in skerry("completion", shell).text
 

@@ -20,6 +20,7 @@ GROUPS = {
     "Keeping": ["clone", "fork", "export", "import", "archive", "snapshot", "template", "volume"],
     "Network": ["port"],
     "Looking": ["usage", "events"],
+    "Server": ["up", "status", "down", "backup", "login", "logout", "whoami", "config", "user", "key", "project"],
     "Machine": ["gc", "doctor", "bench", "conformance", "completion", "help", "storage"],
 }
 NESTED = {
@@ -27,6 +28,10 @@ NESTED = {
     "snapshot": ["create", "ls", "restore", "rm", "tree"],
     "volume": ["create", "ls", "show", "rm"],
     "storage": ["show", "unmount"],
+    "config": ["show"],
+    "user": ["ls", "create", "link", "password", "disable", "rm"],
+    "key": ["ls", "create", "revoke"],
+    "project": ["ls", "create", "rm", "members", "share", "unshare"],
 }
 COMMANDS = [command for group in GROUPS.values() for command in group]
 SINGLE = [command for command in COMMANDS if command not in NESTED]

@@ -63,7 +63,7 @@ def test_what_happens_past_the_server_is_found_too(server: Running, owner: httpx
 
 
 def test_nobody_sees_events_of_others(server: Running, owner: httpx2.Client, box: str) -> None:
-    with server.client_of("stranger") as stranger, server.client_of("admin") as admin:
+    with server.client_of("nosy") as stranger, server.client_of("admin") as admin:
         assert types(stranger, "/v1/events") == []
         assert stranger.get(f"/v1/sandboxes/{box}/events").status_code == 404
         assert stranger.get("/v1/events", params={"project": server.project("owner").id}).status_code == 404

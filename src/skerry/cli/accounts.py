@@ -111,7 +111,7 @@ def login(
     ] = None,
     output: options.Output = Format.TEXT,
 ) -> None:
-    """Remember a server and a key for it, so that later commands use it.
+    """Remember a server and a key for later commands.
 
     By name and password a new key is made; or a key is read from standard input. Neither is taken from the command
     line, which other users of a machine can see. Without a URL: the server that runs on this machine.
@@ -245,7 +245,9 @@ def user_create(
     admin: Annotated[bool, typer.Option("--admin", help="An administrator, who sees and may do everything.")] = False,
     output: options.Output = Format.TEXT,
 ) -> None:
-    """Make a user, and print a link that signs them in once; they set a password there, or make keys.
+    """Make a user; print a link that signs in once.
+
+    With it they set a password or make keys.
 
     \b
     Example:
@@ -274,7 +276,9 @@ def user_link(name: UserName, output: options.Output = Format.TEXT) -> None:
 
 @users.command("password")
 def user_password(name: UserName, output: options.Output = Format.TEXT) -> None:
-    """Set a user's password, read from standard input; all sessions of the user end.
+    """Set a user's password, read from standard input.
+
+    All sessions of the user end.
 
     \b
     Example:
@@ -292,7 +296,9 @@ def user_disable(
     undo: Annotated[bool, typer.Option("--undo", help="Let the user in again.")] = False,
     output: options.Output = Format.TEXT,
 ) -> None:
-    """Keep a user out: sessions end, keys do not work. What belongs to the user stays.
+    """Keep a user out.
+
+    Sessions end and keys do not work. What belongs to the user stays.
 
     \b
     Example:
@@ -303,7 +309,9 @@ def user_disable(
 
 @users.command("rm")
 def user_remove(name: UserName, output: options.Output = Format.TEXT) -> None:
-    """Remove a user with keys and memberships; sandboxes of the personal project stay for administrators.
+    """Remove a user with keys and memberships.
+
+    Sandboxes of the personal project stay, for administrators to see to.
 
     \b
     Example:
@@ -347,7 +355,9 @@ def key_create(
     days: Annotated[float | None, typer.Option("--days", metavar="N", help="It ends after so many days.")] = None,
     output: options.Output = Format.TEXT,
 ) -> None:
-    """Make an API key and print it; it cannot be shown again.
+    """Make an API key and print it.
+
+    It cannot be shown again.
 
     \b
     Example:
@@ -442,7 +452,7 @@ def project_share(
     role: Annotated[str, typer.Option("--role", metavar="read|write|owner", help="What the member may.")] = "read",
     output: options.Output = Format.TEXT,
 ) -> None:
-    """Make a user a member of a project, or give a member another role.
+    """Make a user a member, or give another role.
 
     \b
     Example:

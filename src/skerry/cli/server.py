@@ -262,11 +262,11 @@ def backup(
     ] = None,
     output: options.Output = Format.TEXT,
 ) -> None:
-    """Copy the server's database, while it is in use, and print where to.
+    """Copy the server's database; print where to.
 
-    It holds users, keys, projects, events and the audit; sandboxes and their files are not in it. To restore one: end
-    the server, put the file in the place of server/skerry.db in SKERRY_HOME without skerry.db-wal and skerry.db-shm,
-    and start the server.
+    It may be in use meanwhile. It holds users, keys, projects, events and the audit; sandboxes and their files are not
+    in it. To restore one: end the server, put the file in the place of server/skerry.db in SKERRY_HOME without
+    skerry.db-wal and skerry.db-shm, and start the server.
 
     \b
     Example:

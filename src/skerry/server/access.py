@@ -17,10 +17,14 @@ from skerry.core.errors import (
     VolumeNotFound,
 )
 from skerry.server.identity import Actor
+from skerry.server.limits import Buckets
 from skerry.server.permissions import ADMIN, ROLES, SCOPES, SIGNED_IN, Action, On, Scope
 from skerry.server.store import AuditEntry, Project, Store
 
 log = logging.getLogger("skerry.server.audit")
+
+_nobodies = Buckets(rate=1.0, burst=300)
+"""Refusals of people without credentials that are written down, for each address."""
 
 _MISSING: dict[On, type[SkerryError]] = {
     "sandbox": SandboxNotFound,
@@ -121,6 +125,8 @@ async def record(
     store: Store, actor: Actor, action: Action, subject: Subject, *, operation: str, outcome: str = "ok"
 ) -> None:
     """Write down what was done or refused."""
+    if not actor.signed_in and outcome != "ok" and _nobodies.take(actor.address):
+        return  # who has no account cannot fill the disk either; the log has each request
     entry = AuditEntry(
         time=time.time(),
         actor=actor.name,

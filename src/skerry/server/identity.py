@@ -71,7 +71,7 @@ async def identify(
         check_origin(connection, settings)
         if (ticket := connection.query_params.get("ticket")) is not None:
             found = tickets.use(ticket, connection.url.path)
-            if found is None:
+            if found is None or not still_good(store, found):
                 return Actor(address=address, request_id=request_id, refused="the ticket is used, expired or unknown")
             return Actor(
                 user=None if found.user is None else _fresh(store, found.user),

@@ -52,10 +52,7 @@ class Leases:
         """Look, again and again."""
         while True:
             await anyio.sleep(LOOK_EVERY)
-            try:
-                await self.sweep()
-            except SkerryError as error:
-                log.error("cannot end what is leased: %s", error, extra={"code": error.code})
+            await self.sweep()
 
     async def sweep(self) -> list[str]:
         """End what is held by nobody any more; the ids."""
@@ -63,8 +60,12 @@ class Leases:
         leases = self._store.all()
         for lease in leases:
             if now - self._heard.get(lease.holder, self._began) > LIFETIME:
-                await self._end(lease)
-                ended.append(lease.id)
+                try:
+                    await self._end(lease)
+                except SkerryError as error:  # the others' turn comes all the same, and this one's again
+                    log.error("cannot end %s: %s", lease.id, error, extra={"code": error.code})
+                else:
+                    ended.append(lease.id)
         holders = {lease.holder for lease in leases}
         for name in [name for name, heard in self._heard.items() if name not in holders and now - heard > LIFETIME]:
             del self._heard[name]

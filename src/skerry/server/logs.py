@@ -47,3 +47,9 @@ def configure(settings: Settings) -> None:
     logging.basicConfig(level=settings.log_level.upper(), handlers=[handler], force=True)
     for noisy in ("uvicorn", "uvicorn.error", "httpx2", "httpcore2", "websockets", "asyncio"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+    logging.getLogger("uvicorn.error").addFilter(_is_news)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """uvicorn takes a WebSocket that was refused with an answer for one that was forgotten."""
+    return record.getMessage() != "ASGI callable returned without completing handshake."

@@ -93,7 +93,10 @@ class GuardedRoute(APIRoute):
             if outcome == "ok" and status >= 400:
                 outcome = f"HTTP {status}"
             if audited:
-                await record(context.store, actor, self.rule.action, subject, operation=self.operation, outcome=outcome)
+                with anyio.CancelScope(shield=True):
+                    await record(
+                        context.store, actor, self.rule.action, subject, operation=self.operation, outcome=outcome
+                    )
 
 
 class GuardedSocket(APIWebSocketRoute):

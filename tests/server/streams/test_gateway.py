@@ -178,7 +178,8 @@ def test_a_refused_upgrade_says_why(server: Running, provider: RemoteProvider) -
 CLIENT = """
 import sys, time
 from skerry import Sandbox
-with Sandbox.create() as box:
+from skerry.providers.remote import RemoteProvider
+with Sandbox.create(RemoteProvider()) as box:
     print(box.id, flush=True)
     time.sleep(600)
 """

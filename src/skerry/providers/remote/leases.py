@@ -44,9 +44,20 @@ class Holder:
                 self._thread = None
                 self._wake.set()
 
+    def close(self) -> None:
+        """Renew nothing any more: what is still held ends."""
+        with self._lock:
+            self._held.clear()
+            if self._thread is not None:
+                self._thread = None
+                self._wake.set()
+
     def _renew(self, ended: threading.Event) -> None:
         while not ended.wait(RENEW_EVERY):
             try:
                 self._client().send(Request(method="PUT", path=f"/v1/provider/holders/{self.name}", timeout=10.0))
             except SkerryError:
                 continue  # the server may be starting again; it waits for us as we do for it
+            except RuntimeError:  # the client was closed
+                if not ended.is_set():
+                    raise

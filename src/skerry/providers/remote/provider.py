@@ -24,7 +24,6 @@ from skerry.core.errors import (
     Unsupported,
     VolumeNotFound,
 )
-from skerry.core.handshake import parse_hello
 from skerry.core.models import (
     BuiltTemplate,
     Changes,
@@ -56,9 +55,9 @@ from skerry.core.provider import (
 from skerry.http import Client, Login, Request, find_login, idempotent
 from skerry.http.websocket import WebSocketStream, connect
 from skerry.providers.remote import states
+from skerry.providers.remote.greeting import greeted
 from skerry.providers.remote.leases import Holder
-from skerry.providers.remote.threads import abandonable, to_the_end
-from skerry.wire import HEADER_SIZE, Decoder, FrameError
+from skerry.providers.remote.threads import Stop, abandonable, to_the_end
 
 T = TypeVar("T")
 
@@ -91,7 +90,8 @@ class RemoteProvider(
         self._holder = Holder(lambda: self._client)
 
     def close(self) -> None:
-        """Close the connections that are kept for the next request."""
+        """Close what is kept for the next request, which there may not be. What is leased to this process ends."""
+        self._holder.close()
         self._client.close()
 
     # -- requests
@@ -159,7 +159,7 @@ class RemoteProvider(
             raise Unsupported("the remote provider opens only the agent's channel", option="port")
         stream = await self._connect(f"{_sandbox(sandbox_id).replace('/provider', '')}/wire", SUBPROTOCOL)
         try:
-            return await _greeted(stream)
+            return await greeted(stream)
         except BaseException:
             await stream.aclose()
             raise
@@ -259,9 +259,11 @@ class RemoteProvider(
         self, source_id: str, target: BinaryIO, *, key: bytes | None, on_progress: Callable[[int], None] | None
     ) -> ExportInfo:
         path = f"{_snapshot(source_id) if source_id.startswith('sn-') else _sandbox(source_id)}/state"
-        stop = _Stop(on_progress)
-        return await self._streaming(
-            stop, lambda: states.export_state(self._client, path, stop.around(target), key, stop.tell)
+        stop = Stop(on_progress)
+        return await to_the_end(
+            self._changing,
+            lambda: states.export_state(self._client, path, stop.around(target), key, stop.tell),
+            stop.ask,
         )
 
     async def import_state(
@@ -270,14 +272,14 @@ class RemoteProvider(
         params = self._params()
         if spec.leased:
             params |= {"holder": self._holder.name, "process": str(os.getpid())}
-        stop = _Stop(on_progress)
+        stop = Stop(on_progress)
         made: list[SandboxInfo] = []
 
         def work() -> None:
             made.append(states.import_state(self._client, "/v1/provider/states", source, spec, key, stop.tell, params))
 
         try:
-            await self._streaming(stop, work)
+            await to_the_end(self._changing, work, stop.ask)
         except asyncio.CancelledError:
             for info in made:  # nobody will ever learn of it
                 await self.destroy(info.id)
@@ -285,20 +287,6 @@ class RemoteProvider(
         if spec.leased:
             self._holder.hold(made[0].id)
         return _mine(made[0])
-
-    async def _streaming(self, stop: _Stop, work: Callable[[], T]) -> T:
-        future = asyncio.get_running_loop().run_in_executor(self._changing, work)
-        cancelled: asyncio.CancelledError | None = None
-        while not future.done():
-            try:
-                await asyncio.wait([future])
-            except asyncio.CancelledError as error:
-                cancelled = error
-                stop.asked = True
-        if cancelled is not None:
-            future.exception()  # looked at, so that it is not reported as forgotten
-            raise cancelled
-        return future.result()
 
     async def create_volume(self, name: str, *, size: int | None, temporary: bool) -> VolumeInfo:
         json = {"name": name, "size": size, "temporary": temporary}
@@ -347,65 +335,6 @@ class RemoteProvider(
         return await self._change("POST", "/v1/provider/templates", BuiltTemplate, info)
 
 
-class _Stop:
-    """Ends work in a thread at its next step, once `asked`."""
-
-    def __init__(self, on_progress: Callable[[int], None] | None) -> None:
-        self.asked = False
-        self._on_progress = on_progress
-
-    def tell(self, done: int) -> None:
-        self._check()
-        if self._on_progress is not None:
-            self._on_progress(done)
-
-    def around(self, target: BinaryIO) -> BinaryIO:
-        """`target`, of which nothing more is written once it is asked to stop."""
-        made: Any = _Stopping(target, self._check)
-        return made  # type: ignore[no-any-return]
-
-    def _check(self) -> None:
-        if self.asked:
-            raise _Stopped
-
-
-class _Stopping:
-    def __init__(self, target: BinaryIO, check: Callable[[], None]) -> None:
-        self._target, self._check = target, check
-
-    def write(self, data: bytes) -> int:
-        self._check()
-        return self._target.write(data)
-
-
-class _Stopped(Exception):
-    """Whoever waited for it was cancelled."""
-
-
-async def _greeted(stream: WebSocketStream) -> Channel:
-    """A channel over `stream`, which begins with the agent's HELLO."""
-    head = await _exactly(stream, HEADER_SIZE)
-    decoder = Decoder()
-    try:
-        frames = list(decoder.feed(head))
-        if not frames:
-            frames = list(decoder.feed(await _exactly(stream, int.from_bytes(head[:4], "little"))))
-    except FrameError as error:
-        raise Corrupted(f"the server's greeting is malformed: {error}") from error
-    return Channel(stream=stream, token=b"", greeting=parse_hello(frames[0]))
-
-
-async def _exactly(stream: WebSocketStream, size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        try:
-            data += await stream.receive(size - len(data))
-        except (anyio.EndOfStream, anyio.BrokenResourceError) as error:
-            why = stream.close_reason or "no greeting came"
-            raise ConnectionLost(f"the server ended the connection: {why}") from error
-    return data
-
-
 def _decode(kind: Any, value: Any) -> Any:
     """Raises Corrupted for an answer of another shape."""
     if kind is object:
@@ -421,19 +350,19 @@ def _mine(info: SandboxInfo) -> SandboxInfo:
 
 
 def _sandbox(which: str) -> str:
-    return _path("sandboxes", which, SandboxNotFound)
+    return _path("sandboxes", "sandbox", which, SandboxNotFound)
 
 
 def _snapshot(which: str) -> str:
-    return _path("snapshots", which, SnapshotNotFound)
+    return _path("snapshots", "snapshot", which, SnapshotNotFound)
 
 
 def _volume(name: str) -> str:
-    return _path("volumes", name, VolumeNotFound)
+    return _path("volumes", "volume", name, VolumeNotFound)
 
 
-def _path(kind: str, which: str, missing: type[SkerryError]) -> str:
+def _path(kind: str, what: str, which: str, missing: type[SkerryError]) -> str:
     """Raises `missing` for what can be no id and no name: it would be another path."""
     if not which or "/" in which or which in (".", "..") or len(which) > MOST_OF_A_NAME:
-        raise missing(f"there is no {kind[:-1]} {which[:200]!r}")
+        raise missing(f"there is no {what} {which[:200]!r}")
     return f"/v1/provider/{kind}/{quote(which, safe='')}"

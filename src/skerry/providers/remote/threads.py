@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 T = TypeVar("T")
 
 
-async def to_the_end(threads: ThreadPoolExecutor, work: Callable[[], T]) -> T:
-    """Run `work` in a thread. A cancellation takes effect when it has ended: what it changed is known then."""
+async def to_the_end(
+    threads: ThreadPoolExecutor, work: Callable[[], T], on_cancel: Callable[[], None] = lambda: None
+) -> T:
+    """Run `work` in a thread. A cancellation takes effect when it has ended, which `on_cancel` may hasten."""
     future = asyncio.get_running_loop().run_in_executor(threads, work)
     cancelled: asyncio.CancelledError | None = None
     while not future.done():
@@ -19,6 +21,7 @@ async def to_the_end(threads: ThreadPoolExecutor, work: Callable[[], T]) -> T:
             await asyncio.wait([future])
         except asyncio.CancelledError as error:
             cancelled = error
+            on_cancel()
     if cancelled is not None:
         future.exception()  # looked at, so that it is not reported as forgotten
         raise cancelled
@@ -33,3 +36,41 @@ async def abandonable(threads: ThreadPoolExecutor, work: Callable[[], T]) -> T:
     except asyncio.CancelledError:
         future.add_done_callback(lambda done: done.cancelled() or done.exception())
         raise
+
+
+class Stop:
+    """Ends work in a thread at its next step, once it is asked to."""
+
+    def __init__(self, on_progress: Callable[[int], None] | None) -> None:
+        self._asked = False
+        self._on_progress = on_progress
+
+    def ask(self) -> None:
+        self._asked = True
+
+    def tell(self, done: int) -> None:
+        self._check()
+        if self._on_progress is not None:
+            self._on_progress(done)
+
+    def around(self, target: BinaryIO) -> BinaryIO:
+        """`target`, of which nothing more is written once it is asked to stop."""
+        made: Any = _Stopping(target, self._check)
+        return made  # type: ignore[no-any-return]
+
+    def _check(self) -> None:
+        if self._asked:
+            raise _Stopped
+
+
+class _Stopping:
+    def __init__(self, target: BinaryIO, check: Callable[[], None]) -> None:
+        self._target, self._check = target, check
+
+    def write(self, data: bytes) -> int:
+        self._check()
+        return self._target.write(data)
+
+
+class _Stopped(Exception):
+    """Whoever waited for it was cancelled."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import anyio
 from fastapi import Query
@@ -37,7 +37,6 @@ from skerry.server.routes.provider import (
     takes,
 )
 from skerry.server.routing import ProjectQuery, Routes
-from skerry.server.store import Project
 from skerry.server.streams.states import Body, exporting
 
 router = Routes("provider")
@@ -289,11 +288,7 @@ async def import_(
     inner = await inner_spec(context, who, project, spec)
     chosen = portable(context.provider, "import_state")
     info: SandboxInfo = await chosen.import_state(body.in_thread(), inner, key=None, on_progress=None)
-    return await _adopted(context, project, info, holder if spec.leased else None, process)
-
-
-async def _adopted(context: Context, project: Project, info: SandboxInfo, holder: str | None, process: int) -> Response:
-    return await adopt(context, project, info, holder, process)
+    return await adopt(context, project, info, holder if spec.leased else None, process)
 
 
 async def _head(body: Body) -> bytes:
@@ -301,6 +296,3 @@ async def _head(body: Body) -> bytes:
     if not 0 < size <= MAX_SPEC:
         raise InvalidArgument("this does not begin with a specification")
     return await body.exactly(size)
-
-
-__all__: list[Any] = ["router"]

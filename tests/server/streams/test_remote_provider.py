@@ -1,0 +1,168 @@
+"""What the remote provider promises beyond the suite: nothing is left half made, and keys stay on this side."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anyio
+import pytest
+
+from skerry.core.errors import (
+    Conflict,
+    InvalidArgument,
+    QuotaExceeded,
+    SandboxNotFound,
+    SnapshotNotFound,
+    Unauthenticated,
+)
+from skerry.core.models import Resources, SandboxSpec, VolumeMount
+from skerry.http import Client, Request
+from skerry.providers.remote import RemoteProvider
+from skerry.sdk import AsyncSandbox, AsyncVolumes
+from tests.server.conftest import Running
+
+pytestmark = pytest.mark.anyio
+KEY = b"k" * 32
+
+
+@pytest.fixture(scope="module")
+def provider(server: Running) -> RemoteProvider:
+    return RemoteProvider(server.url, api_key=server.key("far"))
+
+
+@pytest.fixture
+async def box(provider: RemoteProvider) -> AsyncIterator[AsyncSandbox]:
+    made = await AsyncSandbox.create(provider)
+    yield made
+    await made.destroy()
+
+
+async def test_a_create_that_is_cancelled_leaves_nothing(provider: RemoteProvider) -> None:
+    for delay in (0.0, 0.005, 0.02, 0.05):
+        task = asyncio.create_task(provider.create(SandboxSpec()))
+        await anyio.sleep(delay)
+        if task.cancel():
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        else:  # it was quicker
+            await provider.destroy((await task).id)
+    assert await provider.list() == []
+
+
+async def test_an_import_that_is_cut_short_leaves_nothing(
+    server: Running, provider: RemoteProvider, box: AsyncSandbox
+) -> None:
+    await box.exec("head -c 3000000 /dev/urandom > data", check=True)
+    data = await box.export_state()
+    assert data is not None
+
+    class Breaks(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            if self.tell() > 500_000:
+                raise RuntimeError("the source is gone")
+            return super().read(size)
+
+    with pytest.raises(RuntimeError, match="gone"):
+        await AsyncSandbox.create(provider, import_state=Breaks(data))
+    with anyio.fail_after(20):
+        while {info.id for info in await server.context.provider.list()} - {box.id}:
+            await anyio.sleep(0.05)
+    assert [info.id for info in await provider.list()] == [box.id]
+
+
+async def test_the_key_of_an_export_never_leaves_this_side(
+    provider: RemoteProvider, box: AsyncSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[Request] = []
+    for name in ("send", "stream"):
+        call = getattr(Client, name)
+
+        def noted(self: Client, request: Request, *args: Any, call: Any = call, **kwargs: Any) -> Any:
+            sent.append(request)
+            return call(self, request, *args, **kwargs)
+
+        monkeypatch.setattr(Client, name, noted)
+    await box.files.write("file", b"content")
+    data = await box.export_state(key=KEY)
+    assert data is not None and data.startswith(b"\x8dSKERRY\n")
+    with pytest.raises(Unauthenticated):
+        await AsyncSandbox.create(provider, import_state=data, key=b"o" * 32)
+    copy = await AsyncSandbox.create(provider, import_state=data, key=KEY)
+    assert await copy.files.read("file") == b"content"
+    await copy.destroy()
+    assert len(sent) > 3
+    assert all(b"a2tra2" not in (request.content() or b"") and "kkk" not in repr(request) for request in sent)
+
+
+async def test_one_project_cannot_use_another_s_things(
+    server: Running, provider: RemoteProvider, box: AsyncSandbox
+) -> None:
+    """By a whole specification, which names snapshots, volumes and sandboxes."""
+    kept = await box.snapshots.create("kept")
+    await AsyncVolumes(provider).create("mine")
+    other = RemoteProvider(server.url, api_key=server.key("other-far"))
+    for spec, error in (
+        (SandboxSpec(snapshot=kept.id), SnapshotNotFound),
+        (SandboxSpec(secrets_of=box.id), SandboxNotFound),
+        (SandboxSpec(volumes=(VolumeMount(name="mine", path="/m"),)), LookupError),
+        (SandboxSpec(labels={"skerry.project": "pj-x"}), InvalidArgument),
+        (SandboxSpec(name="../x"), InvalidArgument),
+        (SandboxSpec(timeout=10**7), QuotaExceeded),
+        (SandboxSpec(resources=Resources(memory=10**14)), QuotaExceeded),
+    ):
+        with pytest.raises(error):
+            await other.create(spec)
+    for call in (other.find_snapshot, other.delete_snapshot):
+        with pytest.raises(SnapshotNotFound):
+            await call(kept.id)
+    with pytest.raises(SandboxNotFound):
+        await other.restore_snapshot(box.id, kept.id)
+    assert (await other.list(), await other.list_snapshots(), await other.list_volumes()) == ([], [], [])
+    await AsyncVolumes(provider).delete("mine")
+    await box.snapshots.delete(kept)
+
+
+async def test_two_projects_use_the_same_names(server: Running, provider: RemoteProvider) -> None:
+    other = RemoteProvider(server.url, api_key=server.key("other-far"))
+    mine, theirs = [await AsyncSandbox.create(which, name="same") for which in (provider, other)]
+    assert mine.name == theirs.name == "same"
+    assert (await provider.find("same")).id == mine.id
+    assert (await other.find("same")).id == theirs.id
+    with pytest.raises(Conflict):
+        await AsyncSandbox.create(provider, name="same")
+    for one in (mine, theirs):
+        await one.destroy()
+
+
+async def test_only_an_administrator_keeps_layers(server: Running, provider: RemoteProvider, box: AsyncSandbox) -> None:
+    """A layer's digest is the word of who built it, and everybody uses layers."""
+    from skerry.core.errors import PermissionDenied
+
+    with pytest.raises(PermissionDenied):
+        await provider.commit_layer(box.id, "0" * 40)
+    with pytest.raises(PermissionDenied):
+        async with provider.building("0" * 40):
+            raise AssertionError
+    assert (await box.exec("true")).ok
+    assert await provider.has_layer("0" * 40) is False
+
+
+async def test_a_closed_provider_has_no_thread_left(server: Running) -> None:
+    import threading
+
+    leased = RemoteProvider(server.url, api_key=server.key("far"))
+    box = await AsyncSandbox.create(leased)
+    await box.__aenter__()
+    assert any(thread.name == "skerry-leases" for thread in threading.enumerate())
+    await box.destroy()
+    box = await AsyncSandbox.create(leased)
+    await box.__aenter__()
+    leased.close()
+    with anyio.fail_after(20):
+        while any(thread.name == "skerry-leases" for thread in threading.enumerate()):
+            await anyio.sleep(0.05)
+    await RemoteProvider(server.url, api_key=server.key("far")).destroy(box.id)
+    await box._link.close()
