@@ -119,7 +119,7 @@ class Receiver(ThreadingHTTPServer):
 
         super().__init__(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server_port}/hook?x=1"
-        self._thread = threading.Thread(target=self.serve_forever, args=(0.05,))
+        self._thread = threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True)
         self._thread.start()
 
     def wait_for(self, count: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -12,6 +13,7 @@ import pytest
 
 from skerry.core.errors import (
     Conflict,
+    ConnectionLost,
     InvalidArgument,
     QuotaExceeded,
     SandboxNotFound,
@@ -22,6 +24,7 @@ from skerry.core.models import Resources, SandboxSpec, VolumeMount
 from skerry.http import Client, Request
 from skerry.providers.remote import RemoteProvider
 from skerry.sdk import AsyncSandbox, AsyncVolumes
+from skerry.server.certificates import local_certificates
 from tests.server.conftest import Running
 
 pytestmark = pytest.mark.anyio
@@ -166,3 +169,23 @@ async def test_a_closed_provider_has_no_thread_left(server: Running) -> None:
             await anyio.sleep(0.05)
     await RemoteProvider(server.url, api_key=server.key("far")).destroy(box.id)
     await box._link.close()
+
+
+async def test_over_tls_the_server_is_verified(skerry_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = skerry_home.parent / "tls"
+    made = local_certificates(home / "certificates", frozenset({"127.0.0.1"}))
+    running = await anyio.to_thread.run_sync(lambda: Running(home, tls_cert=str(made.cert), tls_key=str(made.key)))
+    try:
+        key = await anyio.to_thread.run_sync(running.key, "secure")
+        stranger = RemoteProvider(running.url, api_key=key)
+        for call in (stranger.list(), stranger.dial("sb-0000000000")):
+            with pytest.raises(ConnectionLost, match="certificate verify failed"):
+                await call
+        monkeypatch.setenv("SKERRY_CA_FILE", str(made.ca))
+        provider = RemoteProvider(running.url, api_key=key)
+        async with await AsyncSandbox.create(provider) as box:
+            await box.files.write("data", bytes(3_000_000))
+            assert await box.files.read("data") == bytes(3_000_000)
+        provider.close()
+    finally:
+        await anyio.to_thread.run_sync(running.stop)
