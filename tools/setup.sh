@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what Skerry needs on this machine and the Python environment in .venv; a second run does nothing.
-# Usage: tools/setup.sh [test]     ("test" adds the compiler that the fuzzers need)
+# Usage: tools/setup.sh [test]     ("test" adds the compiler of the fuzzers, a browser and what else only tests use)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 exec 9<tools/setup.sh && flock 9 # one at a time: two runs would write the same .venv
@@ -57,6 +57,7 @@ missing_packages() {
     [[ ${1:-} != test ]] || has zstd || echo zstd
     [[ ${1:-} != test ]] || has less || echo less
     [[ ${1:-} != test ]] || has vi || echo vim-tiny
+    [[ ${1:-} != test ]] || has chromium || echo chromium
     [[ ${1:-} != test ]] || has_fuzzer || echo clang "$(fuzzer_package)"
 }
 
