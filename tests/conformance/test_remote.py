@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -14,8 +13,8 @@ from tests.server.conftest import Running
 
 
 @pytest.fixture(scope="module")
-def remote(skerry_home: Path) -> Iterator[RemoteProvider]:
-    running = Running(skerry_home)
+def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteProvider]:
+    running = Running(tmp_path_factory.mktemp("conforming"))  # with users of its own
     provider = RemoteProvider(running.url, api_key=running.key("admin"))
     yield provider
     provider.close()
