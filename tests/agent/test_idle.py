@@ -129,8 +129,8 @@ def test_a_file_request_is_work_while_it_is_served(make_agent: Make) -> None:
 def test_polling_viewing_and_watching_postpone_nothing(make_agent: Make) -> None:
     agent = make_agent(idle_ms=IDLE)
     connection = agent.connect()
-    connection.socket.settimeout(0.02)
     started = background(connection, "sleep 1000")
+    connection.socket.settimeout(0.02)
     connection.open(wire.Attach(id=started.id, flags=OpenFlags.VIEW))
     connection.open(wire.Watch(path=b"."))
     polls = (wire.Processes(), wire.Life(), wire.Stats(), wire.Ports(), wire.Env(), wire.Stat(path=b"."))
