@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from skerry import Sandbox
 from tests.cli.conftest import SKERRY, Skerry
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -125,6 +126,16 @@ def test_the_size_of_the_window_is_the_size_inside_and_follows_it(sit: Sit, box:
     assert person.leave() == 0
 
 
+def wait_for_the_terminal(box: str, command: str) -> None:
+    """Until the command runs in the foreground of its terminal."""
+    sandbox = Sandbox.connect(box)
+    deadline = time.monotonic() + 20
+    while f"S+ {command}" not in " ".join(sandbox.exec("ps -eo stat,args", check=True).stdout.split()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    sandbox.close()
+
+
 def test_keys_interrupt_suspend_and_resume(sit: Sit, box: str) -> None:
     person = bash(sit, box)
     person.type(b"sh -c 'echo started; exec sleep 1000'\r")
@@ -133,14 +144,14 @@ def test_keys_interrupt_suspend_and_resume(sit: Sit, box: str) -> None:
     person.until(b"ready> ")
     person.type(b"echo code=$?\r")
     person.until(b"code=130\r\n")
-    # It says when it goes on: the shell prints first and gives it the terminal then, so a key could still be the shell's.
-    person.type(b"sh -c 'trap \"echo goes on\" CONT; echo started; while :; do sleep 0.1; done'\r")
+    person.type(b"sh -c 'echo started; exec sleep 1000'\r")
     person.until(rb"[\r\n]started\r\n")
     person.type(b"\x1a")
     person.until(b"Stopped")
     person.until(b"ready> ")
     person.type(b"fg\r")
-    person.until(rb"[\r\n]goes on\r\n")
+    person.until(b"exec sleep 1000'\r\n")
+    wait_for_the_terminal(box, "sleep 1000")  # the shell prints first: until then a key is still the shell's
     person.type(b"\x03")
     person.until(b"ready> ")
     person.type(b"\x04")
