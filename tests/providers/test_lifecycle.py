@@ -234,6 +234,18 @@ def test_a_paused_sandbox_stands_still_and_goes_on(engine: Engine) -> None:
         sandbox.recover()
 
 
+def test_a_sandbox_whose_shells_start_one_program_after_the_other_stands_still_at_once(engine: Engine) -> None:
+    """A parent that begins to wait for its vfork in that moment is one that the kernel's freezer misses."""
+    sandbox = connect(engine, engine.create(SandboxSpec()).id)
+    for _ in range(4):
+        sandbox.processes.spawn("while :; do /bin/true; done")
+    for _ in range(100):
+        engine.cgroups.freeze(sandbox.id, timeout=2.0)
+        engine.cgroups.thaw(sandbox.id)
+        time.sleep(0.003)
+    sandbox.close()
+
+
 @pytest.mark.parametrize("how", ["stop", "destroy", "restart", "reset"])
 def test_a_paused_sandbox_can_be_ended(engine: Engine, how: str) -> None:
     sandbox = connect(engine, engine.create(SandboxSpec()).id)

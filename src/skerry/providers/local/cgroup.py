@@ -196,6 +196,8 @@ class Cgroups:
                 continue
             time.sleep(pause)
             pause = min(pause * 2, 0.01)
+            # Version 1 misses a parent that begins to wait for its vfork just now, until it is told again.
+            self._set_frozen(sandbox_id, frozen=True)
 
     def thaw(self, sandbox_id: str) -> None:
         """Let everything go on; without a group there is nothing to do."""
