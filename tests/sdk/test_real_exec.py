@@ -459,6 +459,20 @@ async def test_input_behind_the_end_of_the_input_is_refused(box: AsyncSandbox) -
     assert (refused, (await process.wait()).stdout) == ([1], "1000000\n")
 
 
+async def test_input_behind_the_end_of_the_input_is_refused_as_such_though_the_process_has_ended(
+    box: AsyncSandbox,
+) -> None:
+    process = await box.processes.spawn(["wc", "-c"], stdin=True)
+    stream = await process._input()
+    await process.close_stdin()
+    with anyio.fail_after(20):
+        while not stream.ended:
+            await anyio.sleep(0.01)
+    with pytest.raises(InvalidArgument, match="closed"):  # as a task that had waited for its turn to write
+        await stream.send(b"late")
+    assert await stream.send(b"", end=True)
+
+
 async def test_writing_that_is_cut_off_is_not_taken_for_the_end_of_the_process(box: AsyncSandbox) -> None:
     process = await box.processes.spawn(["sleep", "600"], stdin=True)
     failed: list[Exception] = []

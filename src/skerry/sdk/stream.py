@@ -262,7 +262,7 @@ class Stream:
             return await self._send(memoryview(data), end)
 
     async def _send(self, view: memoryview, end: bool) -> bool:
-        if self.input_ended and not self.ended:
+        if self.input_ended:
             if view.nbytes:
                 raise InvalidArgument("the input was closed")
             return True
