@@ -158,14 +158,14 @@ def test_a_forged_key_is_nobodys(server: Running, text: str) -> None:
 
 
 def test_a_disabled_user_is_out_at_once(server: Running, admin: httpx2.Client) -> None:
-    with server.client_of("leaver") as leaver:
-        assert leaver.get("/v1/session").status_code == 200
-        assert admin.patch("/v1/users/leaver", json={"disabled": True}).json()["disabled"]
-        assert leaver.get("/v1/session").status_code == 401
-        admin.patch("/v1/users/leaver", json={"disabled": False})
-        assert leaver.get("/v1/session").status_code == 200
-        assert admin.delete("/v1/users/leaver").status_code == 204
-        assert leaver.get("/v1/session").status_code == 401
+    with server.client_of("goner") as goner:
+        assert goner.get("/v1/session").status_code == 200
+        assert admin.patch("/v1/users/goner", json={"disabled": True}).json()["disabled"]
+        assert goner.get("/v1/session").status_code == 401
+        admin.patch("/v1/users/goner", json={"disabled": False})
+        assert goner.get("/v1/session").status_code == 200
+        assert admin.delete("/v1/users/goner").status_code == 204
+        assert goner.get("/v1/session").status_code == 401
 
 
 def test_the_last_administrator_and_the_last_owner_stay(server: Running, admin: httpx2.Client) -> None:
