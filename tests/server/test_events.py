@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -99,7 +101,7 @@ def test_what_is_no_cursor_is_refused(owner: httpx2.Client, cursor: str) -> None
 class Receiver(ThreadingHTTPServer):
     """A webhook's other end: refuses the first `failures` requests, keeps the others."""
 
-    def __init__(self, failures: int = 0) -> None:
+    def __init__(self, failures: int = 0, pause: float = 0.0) -> None:
         self.failures, self.refused = failures, 0
         self.taken: list[tuple[dict[str, str], bytes]] = []
 
@@ -111,6 +113,7 @@ class Receiver(ThreadingHTTPServer):
                     handler.send_error(500)
                     return
                 self.taken.append((dict(handler.headers), body))
+                time.sleep(pause)
                 handler.send_response(204)
                 handler.end_headers()
 
@@ -134,6 +137,40 @@ class Receiver(ThreadingHTTPServer):
         self._thread.join()
 
 
+def idle(server: Running, hook: str) -> None:
+    """Wait until there is nothing more to send to a webhook."""
+    store, project = server.context.store, server.project("owner").id
+    end = time.monotonic() + 30
+    while (found := store.webhooks.get(project, hook)) and found.since < store.events.last():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def status(client: httpx2.Client, project: str, hook: str) -> str:
+    """What became of the first that was sent to a webhook."""
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        listed = client.get(f"/v1/projects/{project}/webhooks").json()["items"]
+        if found := next(item["last_status"] for item in listed if item["id"] == hook):
+            return str(found)
+        time.sleep(0.05)
+    raise AssertionError("nothing was sent")
+
+
+def happen(client: httpx2.Client) -> None:
+    """Let there be events."""
+    box = client.post("/v1/sandboxes", json={}).raise_for_status().json()["id"]
+    client.delete(f"/v1/sandboxes/{box}").raise_for_status()
+
+
+@pytest.fixture
+def private(server: Running) -> Iterator[None]:
+    """Webhooks may reach this machine."""
+    object.__setattr__(server.settings, "webhook_private", True)
+    yield
+    object.__setattr__(server.settings, "webhook_private", False)
+
+
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
     receiver = Receiver(failures=1)
@@ -142,9 +179,8 @@ def receiver() -> Iterator[Receiver]:
 
 
 def test_webhooks_are_signed_in_order_and_sent_again_after_a_failure(
-    server: Running, owner: httpx2.Client, receiver: Receiver
+    server: Running, owner: httpx2.Client, receiver: Receiver, private: None
 ) -> None:
-    object.__setattr__(server.settings, "webhook_private", True)
     project = server.project("owner").id
     made = owner.post(f"/v1/projects/{project}/webhooks", json={"url": receiver.url, "types": ["created", "destroyed"]})
     hook = made.raise_for_status().json()
@@ -159,31 +195,93 @@ def test_webhooks_are_signed_in_order_and_sent_again_after_a_failure(
         text = stamp.removeprefix("t=").encode() + b"." + body
         assert hmac.compare_digest(mac, hmac.new(hook["secret"].encode(), text, hashlib.sha256).hexdigest())
         assert abs(int(stamp.removeprefix("t=")) - time.time()) < 60
+    idle(server, hook["id"])
     listed = owner.get(f"/v1/projects/{project}/webhooks").json()["items"]
-    assert "secret" not in listed[0]
+    assert "secret" not in listed[0] and listed[0]["last_status"] == "204"
     assert owner.delete(f"/v1/projects/{project}/webhooks/{hook['id']}").status_code == 204
-    object.__setattr__(server.settings, "webhook_private", False)
 
 
 def test_webhooks_do_not_reach_this_machine_unless_they_may(server: Running, owner: httpx2.Client) -> None:
     target = Receiver()
     project = server.project("owner").id
     hook = owner.post(f"/v1/projects/{project}/webhooks", json={"url": target.url}).json()["id"]
-    box = owner.post("/v1/sandboxes", json={}).json()["id"]
-    owner.delete(f"/v1/sandboxes/{box}")
-    end = time.monotonic() + 20
-    status = ""
-    while not status and time.monotonic() < end:
-        time.sleep(0.05)
-        status = owner.get(f"/v1/projects/{project}/webhooks").json()["items"][0]["last_status"]
-    assert "private network" in status and target.taken == []
+    happen(owner)
+    assert "private network" in status(owner, project, hook) and target.taken == []
     owner.delete(f"/v1/projects/{project}/webhooks/{hook}")
+    target.stop()
+
+
+BAD = (
+    "http://h:99999/ http://h:0/ http://h:x/ http://[ http://[::1 http:///x ftp://h/ //h/ h http://u:p@h/ http://h/#f"
+)
+
+
+@pytest.mark.parametrize("url", [*BAD.split(), "http://h/\x00", "http://\u00fc..\u00fc/", "http://a b/", ""])
+def test_what_is_no_address_for_a_webhook_is_refused(server: Running, owner: httpx2.Client, url: str) -> None:
+    refused = owner.post(f"/v1/projects/{server.project('owner').id}/webhooks", json={"url": url})
+    assert (refused.status_code, refused.json()["code"]) == (400, "INVALID_ARGUMENT"), refused.text
+
+
+@pytest.mark.parametrize("url", ["http://h:99999/", "http://[", f"http://{'a' * 64}.example/", "http://%ff/"])
+def test_a_webhook_that_cannot_be_sent_to_stops_no_other(
+    server: Running, owner: httpx2.Client, receiver: Receiver, private: None, url: str
+) -> None:
+    project, hooks = server.project("owner").id, server.context.store.webhooks
+    last = server.context.store.events.last()
+    bad = server.call(lambda: hooks.add(project, url, "secret", (), created_by="test", since=last)).id
+    good = owner.post(f"/v1/projects/{project}/webhooks", json={"url": receiver.url}).json()["id"]
+    happen(owner)
+    receiver.wait_for(1)
+    assert not status(owner, project, bad).startswith("2")
+    for hook in (bad, good):
+        owner.delete(f"/v1/projects/{project}/webhooks/{hook}").raise_for_status()
+
+
+def test_a_webhook_that_answers_byte_by_byte_is_given_up(
+    server: Running, owner: httpx2.Client, private: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few are sent to at a time: who keeps one of them keeps it from the others."""
+    monkeypatch.setattr("skerry.server.webhooks.TIMEOUT", 1.0)
+    project = server.project("owner").id
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def drip() -> None:
+            connection, _ = listener.accept()
+            with connection, contextlib.suppress(OSError):
+                connection.sendall(b"HTTP/1.1 200 OK\r\n")
+                while True:
+                    connection.sendall(b"x: y\r\n")
+                    time.sleep(0.1)
+
+        dripping = threading.Thread(target=drip)
+        dripping.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        hook = owner.post(f"/v1/projects/{project}/webhooks", json={"url": url, "types": ["created"]}).json()["id"]
+        happen(owner)
+        assert status(owner, project, hook) == "no answer within 1 s"
+        owner.delete(f"/v1/projects/{project}/webhooks/{hook}").raise_for_status()
+        dripping.join(10)
+
+
+def test_nothing_is_sent_to_a_webhook_that_is_removed(server: Running, owner: httpx2.Client, private: None) -> None:
+    project, target = server.project("owner").id, Receiver(pause=1.0)
+    last = server.context.store.events.last()
+    happen(owner)
+    hooks = server.context.store.webhooks
+    hook = server.call(lambda: hooks.add(project, target.url, "secret", (), created_by="test", since=last)).id
+    target.wait_for(1)
+    owner.delete(f"/v1/projects/{project}/webhooks/{hook}").raise_for_status()
+    time.sleep(1.5)
+    assert len(target.taken) == 1
     target.stop()
 
 
 @pytest.mark.parametrize(
     "address",
-    "127.0.0.1 10.1.2.3 169.254.169.254 100.64.0.1 ::1 ::ffff:10.0.0.1 fd00::1 fe80::1%eth0 64:ff9b::a00:1".split(),
+    (
+        "127.0.0.1 10.1.2.3 169.254.169.254 100.64.0.1 ::1 ::ffff:10.0.0.1 fd00::1 fe80::1%eth0 64:ff9b::a00:1 fec0::1"
+        " ::10.0.0.1 ::ffff:0:10.0.0.1 2001::1 2002:a00:1::"
+    ).split(),
 )
 def test_private_addresses_are_known(address: str) -> None:
     assert not _public(address) and _public("93.184.216.34") and _public("2606:2800:220:1::1")

@@ -13,9 +13,9 @@ import ipaddress
 import json
 import logging
 import random
+import re
 import socket
 import time
-from urllib.parse import urlsplit
 
 import anyio
 import httpx2
@@ -35,21 +35,36 @@ BATCH = 20
 _PRIVATE = [
     ipaddress.ip_network(text)
     for text in (
-        "0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 192.168.0.0/16"
-        " 198.18.0.0/15 224.0.0.0/3 ::/128 ::1/128 64:ff9b::/96 64:ff9b:1::/48 2002::/16 fc00::/7 fe80::/10 ff00::/8"
+        "0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 192.0.2.0/24"
+        " 192.88.99.0/24 192.168.0.0/16 198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 224.0.0.0/3"
+        # Of IPv6 all but global unicast, 2000::/3, and of that what carries an IPv4 address inside.
+        " ::/3 4000::/2 8000::/1 2001::/23 2001:db8::/32 2002::/16"
     ).split()
 ]
 """What a webhook may not reach unless `webhook_private` is set: this machine and the networks behind it."""
 
 
+_HOST = re.compile(rb"[a-z0-9._:-]{1,253}")
+
+
 def check_url(url: str) -> str:
     """Raises InvalidArgument."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname or len(url) > 2000:
-        raise InvalidArgument(f"{url[:200]!r} is not an address for a webhook", hint="https://host/path")
-    if parts.username or parts.password or parts.fragment:
-        raise InvalidArgument("the address of a webhook has no user, password or fragment; it is signed")
+    _parse(url)
     return url
+
+
+def _parse(url: str) -> httpx2.URL:
+    """The address as the client that sends to it reads it. Raises InvalidArgument."""
+    try:
+        found = httpx2.URL(url)
+    except httpx2.InvalidURL:
+        found = httpx2.URL()
+    port = 80 if found.port is None else found.port
+    if found.scheme not in ("http", "https") or not _HOST.fullmatch(found.raw_host) or not 0 < port < 1 << 16:
+        raise InvalidArgument(f"{url[:200]!r} is not an address for a webhook", hint="https://host/path")
+    if found.userinfo or found.fragment:
+        raise InvalidArgument("the address of a webhook has no user, password or fragment; it is signed")
+    return found
 
 
 def signature(secret: str, moment: int, body: bytes) -> str:
@@ -62,8 +77,10 @@ async def run(context: Context) -> None:
     """Deliver for ever."""
     limiter = anyio.Semaphore(AT_ONCE)
     busy: set[str] = set()
+    # No connection is used twice: one is known by its address alone, and was checked for the name of another webhook.
+    single = httpx2.Limits(max_keepalive_connections=0)
     async with (
-        httpx2.AsyncClient(timeout=TIMEOUT, follow_redirects=False, trust_env=False) as client,
+        httpx2.AsyncClient(timeout=TIMEOUT, limits=single, follow_redirects=False, trust_env=False) as client,
         anyio.create_task_group() as tasks,
     ):
         while True:
@@ -92,6 +109,8 @@ async def _deliver(context: Context, client: httpx2.AsyncClient, webhook: Webhoo
     events = store.events.after(webhook.since, projects=[webhook.project_id], types=webhook.types, limit=BATCH)
     attempts, status = webhook.attempts, webhook.last_status
     for event in events:
+        if store.webhooks.get(webhook.project_id, webhook.id) is None:
+            return  # removed meanwhile
         status = await _send(client, webhook, event, context.settings.webhook_private)
         context.metrics.count("webhook_deliveries")
         if status.startswith("2"):
@@ -109,43 +128,45 @@ async def _deliver(context: Context, client: httpx2.AsyncClient, webhook: Webhoo
             await store.webhooks.progress(webhook.id, event.seq - 1, attempts=attempts, next_at=until, status=status)
         return
     if len(events) < BATCH:  # the rest is not for this one
-        await store.webhooks.progress(
-            webhook.id, max(upto, events[-1].seq if events else 0), status=webhook.last_status
-        )
+        await store.webhooks.progress(webhook.id, max(upto, events[-1].seq if events else 0), status=status)
 
 
 async def _send(client: httpx2.AsyncClient, webhook: Webhook, event: StoredEvent, private: bool) -> str:
     """The status of the answer, or what went wrong."""
     body = json.dumps(dataclasses.asdict(event)).encode()
     moment = int(time.time())
-    parts = urlsplit(webhook.url)
     try:
-        address = await _address(parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80), private)
-        # Sent to the very address that was looked at: the name may mean another one a moment later.
-        host = f"[{address}]" if ":" in address else address
-        target = parts._replace(netloc=host if parts.port is None else f"{host}:{parts.port}").geturl()
-        async with client.stream(
-            "POST",
-            target,
-            content=body,
-            headers={
-                "host": parts.netloc,
-                "content-type": "application/json",
-                "user-agent": "skerry-webhook",
-                "x-skerry-event": event.type,
-                "x-skerry-delivery": str(event.seq),
-                "x-skerry-signature": signature(webhook.secret, moment, body),
-            },
-            extensions={"sni_hostname": parts.hostname},
-        ) as response:
-            return str(response.status_code)  # what it says beyond that is not read
-    except (httpx2.HTTPError, OSError, InvalidArgument) as error:
+        with anyio.fail_after(TIMEOUT):  # for all of it: one that answers byte by byte keeps no other waiting
+            url = _parse(webhook.url)
+            name = url.raw_host.decode()
+            # Sent to the very address that was looked at: the name may mean another one a moment later.
+            target = url.copy_with(host=await _address(name, private))
+            async with client.stream(
+                "POST",
+                target,
+                content=body,
+                headers={
+                    "host": url.netloc.decode(),
+                    "content-type": "application/json",
+                    "user-agent": "skerry-webhook",
+                    "x-skerry-event": event.type,
+                    "x-skerry-delivery": str(event.seq),
+                    "x-skerry-signature": signature(webhook.secret, moment, body),
+                },
+                extensions={"sni_hostname": name},
+            ) as response:
+                return str(response.status_code)  # what it says beyond that is not read
+    except TimeoutError:
+        return f"no answer within {TIMEOUT:.0f} s"
+    except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError) as error:
         return f"{type(error).__name__}: {error}"[:200]
 
 
-async def _address(host: str, port: int, private: bool) -> str:
+async def _address(host: str, private: bool) -> str:
     """Raises InvalidArgument for one that is not for webhooks, OSError for none."""
-    found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    found = await anyio.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    if not found:
+        raise OSError(f"{host} has no address that can be reached from here")
     address = str(found[0][4][0])
     if not private and not _public(address):
         raise InvalidArgument(f"{host} is an address of this machine or a private network")
