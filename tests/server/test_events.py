@@ -93,6 +93,34 @@ def test_a_stream_ends_when_its_key_is_revoked(server: Running, owner: httpx2.Cl
         assert list(follow(client, "/v1/events?since=now&type=nothing")) == []
 
 
+@pytest.mark.parametrize("path", ["/v1/sandboxes/{box}/events?since=now", "/v1/events?project={project}&since=now"])
+def test_a_stream_ends_with_the_right_to_see_it(server: Running, owner: httpx2.Client, box: str, path: str) -> None:
+    project = server.project("owner")
+    server.share(project, "guest", Role.READ)
+
+    def part() -> None:
+        server.call(lambda: server.context.store.projects.set_member(project.id, server.user("guest").id, None))
+        happen_in(owner, box)
+
+    with server.client_of("guest") as guest:
+        threading.Timer(0.5, part).start()
+        assert next(follow(guest, path.format(box=box, project=project.id)), None) is None
+
+
+def test_who_is_no_administrator_any_more_sees_no_more(server: Running, owner: httpx2.Client) -> None:
+    server.user("admin")
+    server.user("deputy", admin=True)
+
+    def demote() -> None:
+        server.call(lambda: server.context.store.users.change(server.user("deputy").id, admin=False))
+        happen(owner)
+
+    with server.client_of("deputy") as deputy:
+        threading.Timer(0.5, demote).start()
+        seen = next(follow(deputy, "/v1/events?since=now&type=created"), None)
+        assert seen is None and deputy.get("/v1/users").status_code == 403
+
+
 @pytest.mark.parametrize("cursor", ["-1", "x", "1e3", "٣", "9" * 19])
 def test_what_is_no_cursor_is_refused(owner: httpx2.Client, cursor: str) -> None:
     assert owner.get("/v1/events", params={"since": cursor}).status_code == 400
@@ -155,6 +183,12 @@ def status(client: httpx2.Client, project: str, hook: str) -> str:
             return str(found)
         time.sleep(0.05)
     raise AssertionError("nothing was sent")
+
+
+def happen_in(client: httpx2.Client, box: str) -> None:
+    """Let there be events of a sandbox."""
+    client.post(f"/v1/sandboxes/{box}/pause").raise_for_status()
+    client.post(f"/v1/sandboxes/{box}/resume").raise_for_status()
 
 
 def happen(client: httpx2.Client) -> None:

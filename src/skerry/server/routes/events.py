@@ -12,9 +12,10 @@ from fastapi import Header, Query, Request
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
-from skerry.core.errors import InvalidArgument
-from skerry.server.context import Context, Ctx, Sandbox, Who
+from skerry.core.errors import InvalidArgument, NotFound, SandboxNotFound
+from skerry.server.context import About, Context, Ctx, Sandbox, Who
 from skerry.server.identity import Actor, still_good
+from skerry.server.permissions import Action
 from skerry.server.routing import ProjectQuery, Routes
 from skerry.server.store import StoredEvent
 
@@ -31,7 +32,7 @@ Wait = Annotated[float, Query(ge=0, le=60, description="Seconds to wait for an e
 LastId = Annotated[str | None, Header(alias="last-event-id")]
 
 Find = Callable[[int, int], Sequence[StoredEvent]]
-"""Events above a cursor, at most so many."""
+"""Events above a cursor, at most so many. Raises NotFound for who may no longer look."""
 
 
 class EventModel(BaseModel):
@@ -83,6 +84,7 @@ async def of_sandbox(
     context: Ctx,
     who: Who,
     request: Request,
+    subject: About,
     sandbox: Sandbox,
     since: Since = None,
     type: Types = None,
@@ -94,6 +96,8 @@ async def of_sandbox(
     await context.events.collect(sandbox.id)
 
     def find(seq: int, most: int) -> Sequence[StoredEvent]:
+        if not context.allows(who, Action.SANDBOX_READ, subject):
+            raise subject.missing()
         return context.store.events.after(seq, sandbox_id=sandbox.id, types=type or (), limit=most)
 
     return await _answer(context, who, request, find, last_event_id or since, limit, wait, ends=True)
@@ -132,7 +136,10 @@ async def _stream(
         yield b"retry: 1000\n\n" + (_message("gap", since, {"since": since}) if gap else b"")
         said = time.monotonic()
         while not context.stopping.is_set() and still_good(context.store, who):
-            found = find(since, PAGE)
+            try:
+                found = find(since, PAGE)
+            except (NotFound, SandboxNotFound):
+                return
             for event in found:
                 since = event.seq
                 yield _message(event.type, event.seq, dataclasses.asdict(event))
