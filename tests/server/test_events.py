@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -124,6 +125,27 @@ def test_who_is_no_administrator_any_more_sees_no_more(server: Running, owner: h
 @pytest.mark.parametrize("cursor", ["-1", "x", "1e3", "٣", "9" * 19])
 def test_what_is_no_cursor_is_refused(owner: httpx2.Client, cursor: str) -> None:
     assert owner.get("/v1/events", params={"since": cursor}).status_code == 400
+
+
+def test_what_is_no_longer_kept_does_not_happen_again(tmp_path: Path) -> None:
+    """A sandbox that lives for longer than its events are kept, on a server of its own: all of them are pruned."""
+    server = Running(tmp_path)
+    try:
+        with server.client_of("owner") as owner:
+            box = owner.post("/v1/sandboxes", json={}).json()["id"]
+            happen_in(owner, box)
+            cursor = owner.get("/v1/events").json()["cursor"]
+            server.call(lambda: server.context.store.events.prune(-60.0))
+            happen_in(owner, box)
+            page = owner.get("/v1/events").json()
+            assert {item["type"] for item in page["items"]} == {"paused", "resumed"} and not page["gap"]
+            assert owner.get(f"/v1/events?since={cursor}").json()["gap"] is False
+            server.call(lambda: server.context.store.events.prune(-60.0))
+            assert owner.get(f"/v1/events?since={cursor}").json()["gap"] is True
+            owner.delete(f"/v1/sandboxes/{box}").raise_for_status()
+            assert types(owner, "/v1/events") == ["destroyed"]
+    finally:
+        server.stop()
 
 
 class Receiver(ThreadingHTTPServer):

@@ -51,14 +51,19 @@ class Events:
                 " VALUES (?, ?, ?, ?, ?, ?)",
                 rows,
             )
-            return db.total_changes - before
+            added = db.total_changes - before
+            db.executemany(
+                "INSERT INTO event_cursors VALUES (?1, ?2) ON CONFLICT DO UPDATE SET cursor = max(cursor, ?2)",
+                [(sandbox_id, cursor) for sandbox_id, _, cursor, *_ in rows],
+            )
+            return added
 
         return await self._db.write(work) if rows else 0
 
     def cursor(self, sandbox_id: str) -> int:
-        """The provider's cursor of the last event that is stored."""
-        row = self._db.row("SELECT max(cursor) AS cursor FROM events WHERE sandbox_id = ?", sandbox_id)
-        return 0 if row is None or row["cursor"] is None else int(row["cursor"])
+        """The provider's cursor of the last event that was stored, whatever is pruned."""
+        row = self._db.row("SELECT cursor FROM event_cursors WHERE sandbox_id = ?", sandbox_id)
+        return 0 if row is None else int(row["cursor"])
 
     def of_sandbox(self, sandbox_id: str) -> StoredEvent | None:
         """The last one of a sandbox."""
@@ -66,9 +71,9 @@ class Events:
         return None if row is None else _event(row)
 
     def first(self) -> int:
-        """The lowest `seq` that is kept; 0: none is."""
+        """The lowest `seq` that is kept; where none is, that of the next."""
         row = self._db.row("SELECT min(seq) AS seq FROM events")
-        return 0 if row is None or row["seq"] is None else int(row["seq"])
+        return self.last() + 1 if row is None or row["seq"] is None else int(row["seq"])
 
     def last(self) -> int:
         """The last `seq` there ever was; never falls, whatever is pruned."""
@@ -97,4 +102,14 @@ class Events:
         return [_event(row) for row in self._db.rows(sql, *values, limit)]
 
     async def prune(self, kept: float) -> int:
-        return await self._db.execute("DELETE FROM events WHERE time < ?", time.time() - kept)
+        before = time.time() - kept
+
+        def work(db: sqlite3.Connection) -> int:
+            removed = db.execute("DELETE FROM events WHERE time < ?", (before,)).rowcount
+            db.execute(
+                "DELETE FROM event_cursors WHERE sandbox_id NOT IN (SELECT sandbox_id FROM events) AND sandbox_id IN"
+                " (SELECT id FROM belongings WHERE kind = 'sandbox' AND gone_at IS NOT NULL)"
+            )
+            return removed
+
+        return await self._db.write(work)
