@@ -53,6 +53,14 @@ def test_what_happens_is_collected_in_order_up_to_the_end(server: Running, owner
     assert owner.get("/v1/events", params={"since": page["cursor"], "type": "nothing"}).json()["items"] == []
 
 
+def test_a_cursor_is_past_what_was_not_asked_for(server: Running, owner: httpx2.Client, box: str) -> None:
+    """So that nothing is read again and again for somebody who waits for something rare."""
+    happen_in(owner, box)
+    upto = server.context.store.events.last()
+    page = owner.get("/v1/events", params={"type": "nothing"}).json()
+    assert page["items"] == [] and int(page["cursor"]) >= upto
+
+
 def test_what_happens_past_the_server_is_found_too(server: Running, owner: httpx2.Client, box: str) -> None:
     from skerry import Sandbox
 
@@ -208,9 +216,10 @@ def status(client: httpx2.Client, project: str, hook: str) -> str:
 
 
 def happen_in(client: httpx2.Client, box: str) -> None:
-    """Let there be events of a sandbox."""
+    """Let there be events of a sandbox, and be collected."""
     client.post(f"/v1/sandboxes/{box}/pause").raise_for_status()
     client.post(f"/v1/sandboxes/{box}/resume").raise_for_status()
+    client.get(f"/v1/sandboxes/{box}/events").raise_for_status()
 
 
 def happen(client: httpx2.Client) -> None:
@@ -267,9 +276,7 @@ def test_webhooks_do_not_reach_this_machine_unless_they_may(server: Running, own
     target.stop()
 
 
-BAD = (
-    "http://h:99999/ http://h:0/ http://h:x/ http://[ http://[::1 http:///x ftp://h/ //h/ h http://u:p@h/ http://h/#f"
-)
+BAD = "http://h:99999/ http://h:0/ http://h:x/ http://[ http://[::1 http:///x ftp://h/ //h/ h http://u:p@h/ http://h/#f"
 
 
 @pytest.mark.parametrize("url", [*BAD.split(), "http://h/\x00", "http://\u00fc..\u00fc/", "http://a b/", ""])

@@ -120,12 +120,15 @@ async def _answer(
         stream = _stream(context, who, find, since, gap=gap, ends=ends)
         return StreamingResponse(stream, media_type=STREAM, headers={"x-accel-buffering": "no"})
     until = time.monotonic() + wait
-    while (
-        not (found := find(since, limit)) and (left := until - time.monotonic()) > 0 and not context.stopping.is_set()
-    ):
+    while True:
+        upto, found = context.store.events.last(), find(since, limit)
+        left = until - time.monotonic()
+        if found or left <= 0 or context.stopping.is_set() or not still_good(context.store, who):
+            break
         await context.events.wait(min(left, 1.0))
     items = [EventModel(**dataclasses.asdict(event)) for event in found]
-    return EventPage(items=items, cursor=str(items[-1].seq if items else since), gap=gap)
+    cursor = str(items[-1].seq if len(items) == limit else _past(since, upto, found))
+    return EventPage(items=items, cursor=cursor, gap=gap)
 
 
 async def _stream(
@@ -136,6 +139,7 @@ async def _stream(
         yield b"retry: 1000\n\n" + (_message("gap", since, {"since": since}) if gap else b"")
         said = time.monotonic()
         while not context.stopping.is_set() and still_good(context.store, who):
+            upto = context.store.events.last()
             try:
                 found = find(since, PAGE)
             except (NotFound, SandboxNotFound):
@@ -151,9 +155,15 @@ async def _stream(
                 yield b": still here\n\n"
                 said = time.monotonic()
             if len(found) < PAGE:
+                since = _past(since, upto, found)
                 await context.events.wait(1.0)
     finally:
         context.metrics.open["event_streams"] -= 1
+
+
+def _past(since: int, upto: int, found: Sequence[StoredEvent]) -> int:
+    """The cursor past all that was looked at, so that what is not for this one is not read again and again."""
+    return max(since, upto, found[-1].seq if found else 0)
 
 
 def _message(type: str | Literal["gap"], seq: int, data: object) -> bytes:
