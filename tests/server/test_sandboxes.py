@@ -64,3 +64,24 @@ def test_who_is_not_signed_in_learns_nothing(server: Running, box: str) -> None:
         for path in (f"/v1/sandboxes/{box}", "/v1/sandboxes/nothing", "/v1/sandboxes"):
             refused = nobody.get(path)
             assert (refused.status_code, refused.json()["code"]) == (401, "UNAUTHENTICATED")
+
+
+def test_who_may_only_look_makes_nothing_from_a_snapshot(server: Running, owner: httpx2.Client, box: str) -> None:
+    """Its variables are in it: in a sandbox of one's own they could be read."""
+    server.share(server.project("owner"), "reader", Role.READ)
+    taken = owner.post(f"/v1/sandboxes/{box}/snapshots", json={}).json()["id"]
+    with server.client_of("reader") as reader:
+        mine = reader.post("/v1/sandboxes", json={}).json()["id"]
+        try:
+            for path, body in (
+                ("/v1/sandboxes", {"snapshot": taken}),
+                ("/v1/sandboxes", {"restore_from": taken}),
+                ("/v1/provider/sandboxes", {"snapshot": taken}),
+                (f"/v1/sandboxes/{mine}/restore", {"snapshot": taken}),
+                (f"/v1/provider/sandboxes/{mine}/restore", {"snapshot": taken}),
+            ):
+                refused = reader.post(path, json=body)
+                assert (refused.status_code, refused.json()["code"]) == (403, "PERMISSION_DENIED"), path
+        finally:
+            reader.delete(f"/v1/sandboxes/{mine}")
+    owner.delete(f"/v1/snapshots/{taken}")
