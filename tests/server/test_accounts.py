@@ -205,6 +205,20 @@ def test_a_sandboxs_token_opens_that_sandbox_and_nothing_else(server: Running, o
     owner.delete(f"/v1/sandboxes/{other}")
 
 
+def test_a_sandboxs_token_makes_nothing_beside_it(server: Running, owner: httpx2.Client, box: str) -> None:
+    token = owner.post(f"/v1/sandboxes/{box}/tokens", json={"role": "write"}).json()["token"]
+    with server.client_of(None) as inside:
+        inside.headers["authorization"] = f"Bearer {token}"
+        assert inside.post(f"/v1/sandboxes/{box}/exec", json={"command": "true"}).status_code == 200
+        for path, body in (
+            (f"/v1/sandboxes/{box}/clone", {}),
+            (f"/v1/sandboxes/{box}/fork", {"n": 2}),
+            (f"/v1/sandboxes/{box}/snapshots", {}),
+            (f"/v1/provider/sandboxes/{box}/snapshots", {}),
+        ):
+            assert code(inside.post(path, json=body)) == (403, "PERMISSION_DENIED"), path
+
+
 def test_signing_in_too_often_is_slowed_down(server: Running) -> None:
     buckets = server.context.sign_ins
     name, waited = "name:guessed", 0.0

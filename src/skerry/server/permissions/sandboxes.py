@@ -18,7 +18,7 @@ _READS = ("", "/status", "/ready", "/usage", "/health", "/wait", "/ports", "/por
 _FILES_READ = ("", "/stat", "/list", "/glob", "/hash")
 _FILES_WRITE = ("/mkdir", "/rename", "/copy", "/chmod", "/chown", "/symlink", "/replace")
 _JOBS = ("", "/{id}", "/{id}/output", "/{id}/wait")
-_CHANGES = ("/stop", "/start", "/restart", "/pause", "/resume", "/archive", "/recover", "/reset", "/clone", "/fork")
+_CHANGES = ("/stop", "/start", "/restart", "/pause", "/resume", "/archive", "/recover", "/reset")
 
 RULES: dict[tuple[str, str], Rule] = {
     ("GET", "/v1/sandboxes"): Rule(Action.SANDBOX_READ, "projects"),
@@ -28,6 +28,8 @@ RULES: dict[tuple[str, str], Rule] = {
     ("PATCH", f"{S}/limits"): _WRITE,
     **{("GET", f"{S}{path}"): _READ for path in _READS},
     **{("POST", f"{S}{path}"): _WRITE for path in _CHANGES},
+    # A copy is a thing of the project: a sandbox's own token does not make any.
+    **{("POST", f"{S}/{path}"): Rule(Action.SNAPSHOT_WRITE, "sandbox") for path in ("clone", "fork")},
     # These run commands inside.
     ("POST", f"{S}/health"): _WRITE,
     ("GET", f"{S}/instructions"): _WRITE,
