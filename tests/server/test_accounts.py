@@ -135,6 +135,31 @@ def test_a_key_cannot_make_one_that_may_more(server: Running) -> None:
         assert code(refused) == (403, "PERMISSION_DENIED")
 
 
+def test_a_key_of_one_project_does_not_become_its_user(server: Running) -> None:
+    """One without a password would get one, and with it everything."""
+    key = server.key("holder", project=server.project("holder").id)
+    with server.client_of(None) as client:
+        client.headers["authorization"] = f"Bearer {key}"
+        for method, path, body in (
+            ("PUT", "/v1/password", {"new": PASSWORD}),
+            ("POST", "/v1/keys", {}),
+            ("POST", "/v1/projects", {"name": "elsewhere"}),
+            ("DELETE", "/v1/sessions", None),
+        ):
+            assert code(client.request(method, path, json=body)) == (403, "PERMISSION_DENIED"), path
+
+
+def test_what_a_key_makes_does_not_outlive_it(server: Running, owner: httpx2.Client, box: str) -> None:
+    first = owner.post("/v1/keys", json={"scopes": ["read", "write", "admin"], "lifetime": 60}).json()
+    with server.client_of(None) as client:
+        client.headers["authorization"] = f"Bearer {first['key']}"
+        for body in ({}, {"lifetime": 3600}):
+            assert client.post("/v1/keys", json=body).json()["expires_at"] == first["expires_at"]
+            made = client.post(f"/v1/sandboxes/{box}/tokens", json=body).json()
+            assert made["expires_at"] == first["expires_at"]
+        assert client.post("/v1/keys", json={"lifetime": 5}).json()["expires_at"] < first["expires_at"]
+
+
 def test_a_revoked_key_is_no_good_and_nobody_revokes_anothers(server: Running) -> None:
     with (
         server.client_of("holder") as holder,

@@ -75,7 +75,9 @@ def scope_of(actor: Actor) -> frozenset[Action]:
     """What the actor's credential is good for at most."""
     if actor.key is None:
         return ADMIN
-    return frozenset().union(*(SCOPES[scope] for scope in actor.key.scopes))
+    found = frozenset().union(*(SCOPES[scope] for scope in actor.key.scopes))
+    # A key of one project sets no password and makes no key, by which it would come to be its user everywhere.
+    return found if actor.key.project_id is None else found - {Action.USER_MANAGE}
 
 
 def is_admin(actor: Actor) -> bool:

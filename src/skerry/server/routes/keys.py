@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field
 
 from skerry.core.errors import Conflict, NotFound, PermissionDenied
 from skerry.server.context import Ctx, Me, Sandbox, Who
+from skerry.server.identity import Actor
 from skerry.server.permissions import Action, Role, Scope
 from skerry.server.projects import locate
 from skerry.server.routing import Routes
@@ -111,9 +112,8 @@ async def list_keys(context: Ctx, me: Me) -> KeyList:
 
 @router.post("/v1/keys", status_code=201)
 async def create_key(context: Ctx, who: Who, me: Me, body: CreateKey) -> NewKey:
-    """Make a key. One made with a key has no more scopes than that, and the same project."""
-    bound = None if who.key is None else who.key.project_id
-    project_id = bound
+    """Make a key. One made with a key has no more scopes than that, and does not outlive it."""
+    project_id = None
     if body.project is not None:
         subject, project = locate(context.store, who, body.project)
         if project is None or not context.allows(who, Action.PROJECT_READ, subject):
@@ -126,7 +126,7 @@ async def create_key(context: Ctx, who: Who, me: Me, body: CreateKey) -> NewKey:
         body.name,
         scopes=frozenset(body.scopes),
         project_id=project_id,
-        expires_at=_until(body.lifetime),
+        expires_at=_until(who, body.lifetime),
     )
     return NewKey(**_key(key).model_dump(), key=text)
 
@@ -152,7 +152,7 @@ async def create_token(context: Ctx, who: Who, sandbox: Sandbox, body: CreateTok
     if sandbox.project is None:
         raise Conflict("a sandbox that belongs to no project has no tokens")
     token, text = await context.store.keys.add_token(
-        sandbox.id, sandbox.project.id, Role(body.role), created_by=who.name, expires_at=_until(body.lifetime)
+        sandbox.id, sandbox.project.id, Role(body.role), created_by=who.name, expires_at=_until(who, body.lifetime)
     )
     return NewToken(**_token(token).model_dump(), token=text)
 
@@ -170,5 +170,7 @@ async def create_ticket(context: Ctx, who: Who, body: CreateTicket) -> Ticket:
     return Ticket(ticket=context.tickets.issue(who, body.path), expires_at=time.time() + LIFETIME)
 
 
-def _until(lifetime: float | None) -> float | None:
-    return None if lifetime is None else time.time() + lifetime
+def _until(who: Actor, lifetime: float | None) -> float | None:
+    """When what somebody makes ends: with the key that it is made with at the latest."""
+    ends = (None if lifetime is None else time.time() + lifetime, None if who.key is None else who.key.expires_at)
+    return min((end for end in ends if end is not None), default=None)
