@@ -69,3 +69,14 @@ def test_a_url_ends_with_the_rights_of_its_maker(server: Running, owner: httpx2.
         assert anybody.put(put, content=b"y").status_code == 401
         server.call(lambda: server.context.store.projects.set_member(project.id, server.user("maker").id, None))
         assert anybody.get(url).status_code == 401
+
+
+def test_a_url_ends_with_the_key_it_was_made_with(server: Running, owner: httpx2.Client, box: str) -> None:
+    owner.put(f"/v1/sandboxes/{box}/files", params={"path": "f"}, content=b"x")
+    made = owner.post("/v1/keys", json={"scopes": ["write"]}).json()
+    with server.client_of(None) as client, httpx2.Client() as anybody:
+        client.headers["authorization"] = f"Bearer {made['key']}"
+        url = _url(client, box, path="f")
+        assert anybody.get(url).status_code == 200
+        owner.delete(f"/v1/keys/{made['id']}").raise_for_status()
+        assert anybody.get(url).status_code == 401

@@ -14,7 +14,7 @@ from skerry.sdk import AsyncFiles
 from skerry.server import signing
 from skerry.server.context import Context, Ctx, Sandbox, Who
 from skerry.server.filesending import file_answer, write_file
-from skerry.server.identity import Actor
+from skerry.server.identity import Actor, still_good
 from skerry.server.models import work
 from skerry.server.models.mirror import answer, mirrored
 from skerry.server.models.types import MOST, PathQuery, UserQuery, exact_query
@@ -28,13 +28,13 @@ SIGNED = "/v1/signed/{sandbox_id}"
 OCTETS = "application/octet-stream"
 NEEDS = {"GET": Action.SANDBOX_READ, "PUT": Action.SANDBOX_WRITE}
 Id = Annotated[str, Path(max_length=64)]
-By = Annotated[str, Query(max_length=64, description="Who made the URL.")]
+By = Annotated[str, Query(max_length=64, description="Who made the URL: a user, or a key.")]
 Expires = Annotated[int, Query(ge=0, le=MOST, description="When it ends, in seconds since the epoch.")]
 Signature = Annotated[str, Query(max_length=64)]
 
 
 class SignedUrl(BaseModel):
-    """Good for this method and this file until it expires, as long as its maker may do it."""
+    """Good for this method and this file until it expires, as long as its maker may do it and its key is good."""
 
     url: str
     method: str
@@ -53,7 +53,7 @@ async def create(context: Ctx, who: Who, sandbox: Sandbox, body: work.FileUrl) -
         sandbox_id=sandbox.id,
         path=body.path,
         user=body.user,
-        by=who.user.id,
+        by=who.user.id if who.key is None else who.key.id,
         expires_at=expires_at,
     )
     url = f"{context.settings.url}/v1/signed/{sandbox.id}?{query}"
@@ -108,8 +108,13 @@ async def _checked(
 ) -> tuple[str, AsyncFiles]:
     """The path with all its bytes, and the files. Raises Unauthenticated, also when the maker may no longer do it."""
     exact = exact_query(request, "path") or path
+    key = context.store.keys.get(by)
     maker = Actor(
-        user=context.store.users.get(by), credential="signed url", address=who.address, request_id=who.request_id
+        user=context.store.users.get(by if key is None else key.user_id),
+        key=key,
+        credential="signed url",
+        address=who.address,
+        request_id=who.request_id,
     )
     subject, located = await context.sandboxes.locate(maker, sandbox_id)
     operation = f"{method} {SIGNED}"
@@ -125,7 +130,7 @@ async def _checked(
             signature=signature,
             now=time.time(),
         )
-        if located is None or maker.user is None or maker.user.disabled:
+        if located is None or not still_good(context.store, maker):
             raise Unauthenticated(signing.REFUSED, hint=signing.HINT)
         if not context.allows(maker, NEEDS[method], subject):
             raise Unauthenticated(signing.REFUSED, hint=signing.HINT)
