@@ -85,3 +85,16 @@ def test_who_may_only_look_makes_nothing_from_a_snapshot(server: Running, owner:
         finally:
             reader.delete(f"/v1/sandboxes/{mine}")
     owner.delete(f"/v1/snapshots/{taken}")
+
+
+def test_a_project_goes_once_all_that_it_had_is_gone(owner: httpx2.Client) -> None:
+    project = owner.post("/v1/projects", json={"name": "brief"}).json()["id"]
+    where = {"project": project}
+    box = owner.post("/v1/sandboxes", json={}, params=where).json()["id"]
+    taken = owner.post(f"/v1/sandboxes/{box}/snapshots", json={}).json()["id"]
+    owner.post("/v1/volumes", json={"name": "data"}, params=where).raise_for_status()
+    for path in (f"/v1/sandboxes/{box}", f"/v1/snapshots/{taken}", "/v1/volumes/data"):
+        refused = owner.delete(f"/v1/projects/{project}")
+        assert (refused.status_code, refused.json()["code"]) == (409, "CONFLICT")
+        owner.delete(path, params=where).raise_for_status()
+    assert owner.delete(f"/v1/projects/{project}").status_code == 204

@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import BaseModel, Field
 
 from skerry.core.errors import Conflict, NotFound
+from skerry.core.provider import Snapshots, Volumes
 from skerry.server.context import Context, Ctx, InProject, Me, Who
 from skerry.server.identity import Actor
 from skerry.server.permissions import Role
@@ -93,10 +94,11 @@ async def remove(context: Ctx, project: InProject) -> None:
     """Remove one that has no sandboxes, snapshots and volumes any more."""
     if project.personal_of is not None:
         raise Conflict("a personal project goes with its user")
-    held = [
-        *(f"snapshot {info.id}" for _, info in await context.holdings.list_snapshots([project])),
-        *(f"volume {info.name}" for _, info in await context.holdings.list_volumes([project])),
-    ]
+    held = []
+    if isinstance(context.provider, Snapshots):
+        held += [f"snapshot {info.id}" for _, info in await context.holdings.list_snapshots([project])]
+    if isinstance(context.provider, Volumes):
+        held += [f"volume {info.name}" for _, info in await context.holdings.list_volumes([project])]
     if held:
         raise Conflict(f"the project still has {', '.join(held[:5])}", hint="remove them first")
     await context.store.projects.remove(project.id)

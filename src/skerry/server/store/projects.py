@@ -110,15 +110,14 @@ class Projects:
         await self._db.execute("UPDATE projects SET name = ? WHERE id = ?", name, id)
 
     async def remove(self, id: str) -> None:
-        """Raises Conflict while something belongs to it."""
+        """Raises Conflict while a sandbox belongs to it; what snapshots and volumes there are the provider knows."""
 
         def work(db: sqlite3.Connection) -> None:
-            left = db.execute(
-                "SELECT kind, count(*) AS n FROM belongings WHERE project_id = ? AND gone_at IS NULL GROUP BY kind",
-                (id,),
-            ).fetchall()
+            (left,) = db.execute(
+                "SELECT count(*) FROM belongings WHERE project_id = ? AND kind = 'sandbox' AND gone_at IS NULL", (id,)
+            ).fetchone()
             if left:
-                what = ", ".join(f"{row['n']} {row['kind']}{'' if row['n'] == 1 else 's'}" for row in left)
+                what = f"{left} sandbox{'' if left == 1 else 'es'}"
                 raise Conflict(f"the project still has {what}", hint="remove them first")
             db.execute("DELETE FROM projects WHERE id = ?", (id,))
 
