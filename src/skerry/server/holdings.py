@@ -11,7 +11,7 @@ from skerry.core.provider import Provider, Snapshots, Volumes
 from skerry.server import naming
 from skerry.server.access import Subject
 from skerry.server.identity import Actor
-from skerry.server.projects import choices
+from skerry.server.projects import choices, only
 from skerry.server.store import Belonging, Project, Store
 
 
@@ -53,13 +53,15 @@ class Holdings:
     async def locate_snapshot(
         self, actor: Actor, asked: str, *, within: str | None = None
     ) -> tuple[Subject, LocatedSnapshot | None]:
-        """By id, or by name in one of the actor's projects, the personal one first."""
+        """By id, or by name in one of the actor's projects, the personal one first. Raises Conflict: in several."""
         info = None
         if asked.startswith("sn-"):
             info = await self._snapshot(asked)
         else:
-            for project in choices(self._store, actor, within):
-                if (name := _inner(project, asked)) and (info := await self._snapshot(name)):
+            for tier in choices(self._store, actor, within):
+                names = [name for project in tier if (name := _inner(project, asked))]
+                named = [found for name in names if (found := await self._snapshot(name))]
+                if info := only({found.id: found for found in named}, asked):
                     break
         if info is None:
             return Subject(on="snapshot", asked=asked, exists=False), None
@@ -80,17 +82,14 @@ class Holdings:
     async def locate_volume(
         self, actor: Actor, asked: str, *, within: str | None = None
     ) -> tuple[Subject, LocatedVolume | None]:
-        """By name in one of the actor's projects, the personal one first."""
-        for project in choices(self._store, actor, within):
-            if not (name := _inner(project, asked)):
-                continue
-            try:
-                info = await self.volumes.get_volume(name)
-            except VolumeNotFound:
-                continue
-            owner = self.project_of_volume(info)
-            located = LocatedVolume(name, owner, naming.outer_volume(owner, info))
-            return Subject(on="volume", asked=asked, project=owner), located
+        """By name in one of the actor's projects, the personal one first. Raises Conflict: in several."""
+        for tier in choices(self._store, actor, within):
+            names = {f"?project={project.id}" if project else "": _inner(project, asked) for project in tier}
+            named = {which: info for which, name in names.items() if name and (info := await self._volume(name))}
+            if info := only(named, asked):
+                owner = self.project_of_volume(info)
+                located = LocatedVolume(info.name, owner, naming.outer_volume(owner, info))
+                return Subject(on="volume", asked=asked, project=owner), located
         return Subject(on="volume", asked=asked, exists=False), None
 
     def project_of_volume(self, info: VolumeInfo) -> Project | None:
@@ -134,6 +133,12 @@ class Holdings:
         try:
             return await self.snapshots.find_snapshot(id_or_name)
         except SnapshotNotFound:
+            return None
+
+    async def _volume(self, name: str) -> VolumeInfo | None:
+        try:
+            return await self.volumes.get_volume(name)
+        except VolumeNotFound:
             return None
 
     def _by_name(self, name: str | None) -> Project | None:

@@ -2,40 +2,67 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+from skerry.core.errors import Conflict
 from skerry.server.access import Subject, is_admin
 from skerry.server.identity import Actor
 from skerry.server.store import Project, Store
 
+T = TypeVar("T")
+
 
 def visible(store: Store, actor: Actor) -> list[Project]:
     """Those whose things the actor sees, the personal one first."""
+    return [project for tier in _tiers(store, actor) for project in tier]
+
+
+def _tiers(store: Store, actor: Actor) -> list[list[Project]]:
+    """Where a name is looked for first, second and third: the personal project, those one is a member of, others'.
+
+    Anybody can make anybody a member, of a project with any name: so inside a tier no project comes before another.
+    """
     if actor.token is not None:
         found = store.projects.get(actor.token.project_id)
-        return [] if found is None else [found]
+        return [] if found is None else [[found]]
     if actor.user is None:
         return []
     mine = [project for project, _ in store.projects.of_user(actor.user.id)]
-    if is_admin(actor):
-        mine += [project for project in store.projects.all() if project not in mine]
+    own = [project for project in mine if project.personal_of == actor.user.id]
+    shared = [project for project in mine if project not in own]
+    others = [project for project in store.projects.all() if project not in mine] if is_admin(actor) else []
     bound = None if actor.key is None else actor.key.project_id
-    return mine if bound is None else [project for project in mine if project.id == bound]
+    return [[project for project in tier if bound in (None, project.id)] for tier in (own, shared, others)]
 
 
 def locate(store: Store, actor: Actor, asked: str | None) -> tuple[Subject, Project | None]:
-    """The project of that id, or of that name among the actor's; without one the personal, or the key's own."""
-    mine = visible(store, actor)
+    """The project of that id, or of that name among the actor's; without one the personal, or the key's own.
+
+    Raises Conflict for a name that several have.
+    """
+    found = None
     if asked is None:
-        found = mine[0] if mine else None
+        found = next(iter(visible(store, actor)), None)
     elif asked.startswith("pj-"):
         found = store.projects.get(asked)
     else:
-        found = next((project for project in mine if project.name == asked), None)
+        for tier in _tiers(store, actor):
+            if found := only({project.id: project for project in tier if project.name == asked}, asked):
+                break
     return Subject(on="project", asked=asked or "", project=found, exists=found is not None), found
 
 
-def choices(store: Store, actor: Actor, within: str | None) -> list[Project | None]:
-    """Where a name is looked for; None stands for what belongs to no project."""
+def choices(store: Store, actor: Actor, within: str | None) -> list[Sequence[Project | None]]:
+    """Where a name is looked for first, second, and so on; None stands for what belongs to no project."""
     if within is not None:
         found = locate(store, actor, within)[1]
-        return [] if found is None else [found]
-    return [*visible(store, actor), *([None] if is_admin(actor) else [])]
+        return [] if found is None else [[found]]
+    return [*_tiers(store, actor), *([[None]] if is_admin(actor) else [])]
+
+
+def only(found: Mapping[str, T], asked: str) -> T | None:
+    """What a name stands for, by how else it can be told. Raises Conflict for several: it is not ours to guess."""
+    if len(found) > 1:
+        raise Conflict(f"{asked!r} may mean several of yours", hint=f"say which: {', '.join(sorted(found)[:5])}")
+    return next(iter(found.values()), None)

@@ -14,7 +14,7 @@ from skerry.server import naming
 from skerry.server.access import Subject
 from skerry.server.identity import Actor
 from skerry.server.naming import PROJECT_LABEL
-from skerry.server.projects import choices
+from skerry.server.projects import choices, only
 from skerry.server.store import Belonging, Project, Store
 
 IDLE = 600.0
@@ -54,15 +54,16 @@ class Directory:
     async def locate(self, actor: Actor, asked: str, *, within: str | None = None) -> tuple[Subject, Located | None]:
         """The sandbox of that id, or of that name in one of the actor's projects, the personal one first.
 
-        Says nothing about whether the actor may use it.
+        Says nothing about whether the actor may use it. Raises Conflict for a name that several projects have.
         """
         found = None
         if asked.startswith("sb-"):
             found = self._store.belongings.get("sandbox", asked) or await self._look(asked)
         else:
-            for project in choices(self._store, actor, within):
-                found = self._store.belongings.named("sandbox", None if project is None else project.id, asked)
-                if found is not None:
+            for tier in choices(self._store, actor, within):
+                owners = [None if project is None else project.id for project in tier]
+                named = [item for id in owners if (item := self._store.belongings.named("sandbox", id, asked))]
+                if found := only({item.id: item for item in named}, asked):
                     break
         if found is None or found.gone:
             return Subject(on="sandbox", asked=asked, exists=False), None
