@@ -126,3 +126,19 @@ def test_a_name_that_two_shared_projects_have_is_not_guessed(server: Running) ->
             for path in (f"/v1/sandboxes/{made[project]}", "/v1/snapshots/base", "/v1/volumes/data"):
                 client.delete(path, params={"project": project}).raise_for_status()
             assert client.delete(f"/v1/projects/{project}").status_code == 204
+
+
+def test_a_snapshots_name_means_that_of_the_sandboxs_own_project(owner: httpx2.Client, box: str) -> None:
+    project = owner.post("/v1/projects", json={"name": "apart"}).json()["id"]
+    other = owner.post("/v1/sandboxes", json={}, params={"project": project}).json()["id"]
+    for id in (box, other):
+        owner.put(f"/v1/sandboxes/{id}/files", params={"path": "who"}, content=id.encode())
+        owner.post(f"/v1/sandboxes/{id}/snapshots", json={"name": "before"}).raise_for_status()
+    owner.post(f"/v1/sandboxes/{other}/restore", json={"snapshot": "before"}).raise_for_status()
+    made = owner.post("/v1/sandboxes", json={"snapshot": "before"}, params={"project": project}).json()["id"]
+    for id in (other, made):
+        assert owner.get(f"/v1/sandboxes/{id}/files", params={"path": "who"}).text == other
+    for id in (other, made):
+        owner.delete(f"/v1/sandboxes/{id}").raise_for_status()
+    for where in ({}, {"project": project}):
+        owner.delete("/v1/snapshots/before", params=where).raise_for_status()

@@ -17,14 +17,20 @@ from skerry.server.permissions import Action
 from skerry.server.store import Project
 
 
-async def usable_snapshot(context: Context, actor: Actor, asked: str | None, operation: str) -> str | None:
+async def usable_snapshot(
+    context: Context, actor: Actor, project: Project | None, asked: str | None, operation: str
+) -> str | None:
     """The id of a snapshot that the actor may make a sandbox from: its variables are in it, which readers do not see.
 
-    Raises SnapshotNotFound, PermissionDenied.
+    A name is first looked for in the sandbox's own project. Raises SnapshotNotFound, PermissionDenied, Conflict.
     """
     if asked is None:
         return None
-    subject, located = await context.holdings.locate_snapshot(actor, asked)
+    subject, located = await context.holdings.locate_snapshot(
+        actor, asked, within=None if project is None else project.id
+    )
+    if located is None:
+        subject, located = await context.holdings.locate_snapshot(actor, asked)
     await authorize(context.store, actor, Action.SNAPSHOT_WRITE, subject, operation=operation)
     assert located is not None
     return located.id
@@ -51,8 +57,8 @@ async def create(
         name=None if body.name is None else naming.inner(project, body.name),
         template=body.template,
         image=body.image,
-        snapshot=await usable_snapshot(context, actor, body.snapshot, operation),
-        restore_from=await usable_snapshot(context, actor, body.restore_from, operation),
+        snapshot=await usable_snapshot(context, actor, project, body.snapshot, operation),
+        restore_from=await usable_snapshot(context, actor, project, body.restore_from, operation),
         import_state=import_state,
         key=key,
         source=None if body.source is None else body.source.source(),

@@ -49,7 +49,7 @@ async def inner_spec(context: Context, actor: Actor, project: Project, spec: San
         checked,
         name=None if checked.name is None else naming.inner(project, checked.name),
         template=spec.template,
-        snapshot=await usable_snapshot(context, actor, spec.snapshot, "POST /v1/provider/sandboxes"),
+        snapshot=await usable_snapshot(context, actor, project, spec.snapshot, "POST /v1/provider/sandboxes"),
         secrets_of=await _secrets_of(context, actor, project, spec.secrets_of),
         leased=spec.leased,
         unsynced=spec.unsynced,

@@ -117,7 +117,7 @@ class Restore:
 async def restore(request: Request, context: Ctx, who: Who, sandbox: Sandbox) -> Response:
     """Bring its files to exactly what they were."""
     asked = (await read_body(request, Restore)).snapshot
-    found = await usable_snapshot(context, who, asked, f"POST {ONE}/restore")
+    found = await usable_snapshot(context, who, sandbox.project, asked, f"POST {ONE}/restore")
     assert found is not None
     return answer(context, sandbox, await context.holdings.snapshots.restore_snapshot(sandbox.id, found))
 

@@ -61,7 +61,7 @@ async def tree_of_sandbox(sandbox: Sandbox, box: Box) -> Response:
 async def restore(context: Ctx, who: Who, sandbox: Sandbox, box: Box, body: models.Restore) -> Response:
     """Under the same id. All its processes end; volumes, limits, name and secrets stay as they are."""
     operation = f"POST {SANDBOX}/restore"
-    found = await usable_snapshot(context, who, body.snapshot, operation)
+    found = await usable_snapshot(context, who, sandbox.project, body.snapshot, operation)
     assert found is not None
     return answer(shown(sandbox.project, sandbox.shown(await box.snapshots.restore(found))))
 
