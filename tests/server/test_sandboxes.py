@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import httpx2
+import pytest
 
 from skerry.server.permissions import Role
 from tests.server.conftest import Running
@@ -103,7 +107,9 @@ def test_a_project_goes_once_all_that_it_had_is_gone(owner: httpx2.Client) -> No
 def test_a_name_that_two_shared_projects_have_is_not_guessed(server: Running) -> None:
     """Whoever makes somebody a member of a project must not get what is meant for another one of the same names."""
     with server.client_of("invited") as invited, server.client_of("inviter") as inviter:
-        mine, theirs = (client.post("/v1/projects", json={"name": "work"}).json()["id"] for client in (invited, inviter))
+        mine, theirs = (
+            client.post("/v1/projects", json={"name": "work"}).json()["id"] for client in (invited, inviter)
+        )
         made = {}
         for client, project in ((invited, mine), (inviter, theirs)):
             where = {"project": project}
@@ -142,3 +148,64 @@ def test_a_snapshots_name_means_that_of_the_sandboxs_own_project(owner: httpx2.C
         owner.delete(f"/v1/sandboxes/{id}").raise_for_status()
     for where in ({}, {"project": project}):
         owner.delete("/v1/snapshots/before", params=where).raise_for_status()
+
+
+def test_a_damaged_sandbox_stays_its_owners(server: Running, owner: httpx2.Client) -> None:
+    box = owner.post("/v1/sandboxes", json={"name": "frail"}).json()["id"]
+    (record,) = Path(os.environ["SKERRY_HOME"]).glob(f"**/{box}/record.json")
+    whole = record.read_bytes()
+    record.write_bytes(whole[:20])
+    try:
+        server.call(server.context.events.look)
+        for asked in (box, "frail"):
+            refused = owner.get(f"/v1/sandboxes/{asked}")
+            assert (refused.status_code, refused.json()["code"]) == (422, "CORRUPTED")
+        assert box in [item["id"] for item in owner.get("/v1/sandboxes").json()["items"]]
+    finally:
+        record.write_bytes(whole)
+    assert owner.delete(f"/v1/sandboxes/{box}").status_code == 204
+
+
+def test_administrators_see_what_a_lost_database_has_left(server: Running, box: str, tmp_path: Path) -> None:
+    """A server with a database of its own over the same sandboxes: their labels name projects it has never had."""
+    other = Running(tmp_path)
+    try:
+        with other.client_of("admin") as admin, other.client_of("owner") as somebody:
+            for path in ("/v1/sandboxes", "/v1/provider/sandboxes"):
+                assert box in admin.get(path).text and box not in somebody.get(path).text
+            assert admin.get(f"/v1/sandboxes/{box}").status_code == 200
+    finally:
+        other.stop()
+
+
+def test_nobody_misses_the_end_of_a_sandbox_though_the_server_fails_at_it(
+    server: Running, owner: httpx2.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box = owner.post("/v1/sandboxes", json={}).json()["id"]
+
+    async def killed(id: str) -> None:
+        raise RuntimeError("at this point")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(server.context.sandboxes, "on_gone", killed)
+        assert owner.delete(f"/v1/sandboxes/{box}").status_code == 500
+    server.call(server.context.events.look)
+    assert server.context.store.events.of_sandbox(box).type == "destroyed"  # type: ignore[union-attr]
+
+
+def test_what_has_ended_since_it_was_listed_does_not_come_back(server: Running, owner: httpx2.Client) -> None:
+    box = owner.post("/v1/sandboxes", json={"name": "brief"}).json()["id"]
+    listed = server.call(server.context.provider.list)
+    owner.delete(f"/v1/sandboxes/{box}").raise_for_status()
+    server.call(lambda: server.context.sandboxes.note(listed))
+    assert server.context.store.belongings.get("sandbox", box).gone  # type: ignore[union-attr]
+
+
+def test_a_create_that_is_asked_for_again_leaves_no_connection_behind(server: Running, owner: httpx2.Client) -> None:
+    counts = []
+    for _ in range(8):
+        box = owner.post("/v1/sandboxes", json={}, headers={"idempotency-key": "again"}).json()["id"]
+        assert owner.post(f"/v1/sandboxes/{box}/exec", json={"command": "true"}).status_code == 200
+        counts.append(len(os.listdir("/proc/self/fd")))
+    owner.delete(f"/v1/sandboxes/{box}").raise_for_status()
+    assert counts[-1] <= counts[0] + 2, counts

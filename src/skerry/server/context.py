@@ -64,7 +64,7 @@ class Context:
         return [project]
 
     def sees_unclaimed(self, actor: Actor, asked: str | None = None) -> bool:
-        """Whether a list shows what belongs to no project."""
+        """Whether a list shows what belongs to no project, beside what belongs to any."""
         return asked is None and is_admin(actor)
 
     def role(self, actor: Actor, project: Project) -> Role | None:

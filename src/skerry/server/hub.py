@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import anyio
 
-from skerry.core.errors import SandboxNotFound, SkerryError
+from skerry.core.errors import Corrupted, SandboxNotFound, SkerryError
 from skerry.core.models import Event, SandboxInfo
 from skerry.core.provider import Provider
 from skerry.server.sandboxes import Directory
@@ -74,7 +74,7 @@ class Hub:
         """Store what is new of one sandbox."""
         try:
             events = await self._provider.events(sandbox_id, self._store.events.cursor(sandbox_id))
-        except SandboxNotFound:
+        except (SandboxNotFound, Corrupted):  # a damaged one keeps nobody from the events of the others
             return
         await self._add(sandbox_id, events)
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from skerry.core.errors import SandboxNotFound
+from skerry.core.errors import Corrupted, SandboxNotFound
 from skerry.core.models import SandboxInfo
 from skerry.core.provider import Provider
 from skerry.sdk import AsyncSandbox
@@ -95,7 +95,8 @@ class Directory:
         await self._store.belongings.put(
             [Belonging(kind="sandbox", id=sandbox.id, project_id=project.id, name=name)],
         )
-        self._open[sandbox.id, True] = sandbox
+        if self._open.setdefault((sandbox.id, True), sandbox) is not sandbox:
+            await sandbox.close()  # made before, under the same idempotency key
         self._used_at[sandbox.id, True] = time.monotonic()
         if self.on_made is not None:
             await self.on_made(sandbox.id)
@@ -103,28 +104,40 @@ class Directory:
 
     async def forget(self, ids: Sequence[str]) -> None:
         """They are gone: close what is open and note it."""
+        if self.on_gone is not None:
+            for id in ids:
+                await self.on_gone(id)
+        # Last: a server that is killed before finds them gone again, and nobody misses their end.
         await self._store.belongings.gone("sandbox", ids)
         for id in ids:
-            if self.on_gone is not None:
-                await self.on_gone(id)
             for key in ((id, True), (id, False)):
                 self._used_at.pop(key, None)
                 if (sandbox := self._open.pop(key, None)) is not None:
                     await sandbox.close()
+
+    def owner(self, info: SandboxInfo) -> str | None:
+        """The id of the project that it belongs to: by its label, or as it was noted, since a damaged one has none."""
+        if PROJECT_LABEL in info.labels:
+            return info.labels[PROJECT_LABEL]
+        noted = self._store.belongings.get("sandbox", info.id)
+        return None if noted is None else noted.project_id
 
     async def note(self, infos: Sequence[SandboxInfo]) -> None:
         """Write down whose these are, by their labels, where that is not known yet or is another."""
         known = {item.id: item for item in self._store.belongings.there("sandbox")} if len(infos) > 1 else {}
         fresh = []
         for info in infos:
-            project = self._store.projects.get(info.labels.get(PROJECT_LABEL, ""))
+            before = known.get(info.id) or self._store.belongings.get("sandbox", info.id)
+            if before is not None and before.gone and not await self._there(info.id):
+                continue  # it has ended since the list was made
+            project = self._store.projects.get(self.owner(info) or "")
             item = Belonging(
                 kind="sandbox",
                 id=info.id,
                 project_id=None if project is None else project.id,
                 name=naming.outer(project, info.name),
             )
-            if known.get(info.id) != item:
+            if before != item:
                 fresh.append(item)
         await self._store.belongings.put(fresh)
 
@@ -132,15 +145,19 @@ class Directory:
         """Make what is written down equal to what the provider says; the ids of what is gone since."""
         before = {item.id for item in self._store.belongings.there("sandbox")}
         await self.note(infos)
-        there = {info.id for info in infos}
-        gone = []
-        for id in before - there:
-            try:
-                await self.provider.get(id)  # made after the list was
-            except SandboxNotFound:
-                gone.append(id)
+        listed = {info.id for info in infos}
+        gone = [id for id in before - listed if not await self._there(id)]  # it may be made after the list was
         await self.forget(gone)
         return gone
+
+    async def _there(self, id: str) -> bool:
+        try:
+            await self.provider.get(id)
+        except SandboxNotFound:
+            return False
+        except Corrupted:
+            pass  # damaged, but there
+        return True
 
     async def close_idle(self) -> None:
         now = time.monotonic()

@@ -18,7 +18,6 @@ from skerry.sdk.lifecycle import archivable, check_grace, pausable, stoppable
 from skerry.sdk.options import check_lifetime, check_resources, check_text
 from skerry.server import naming
 from skerry.server.context import Context, Ctx, InProject, Sandbox, Who
-from skerry.server.naming import PROJECT_LABEL
 from skerry.server.plain import Plain, read_body
 from skerry.server.provisioning import inner_spec
 from skerry.server.routing import ProjectQuery, Routes
@@ -109,8 +108,8 @@ async def list_(context: Ctx, who: Who, project: ProjectQuery = None) -> Respons
     unclaimed = context.sees_unclaimed(who, project)
     found = []
     for info in await context.provider.list():
-        owner = projects.get(info.labels.get(PROJECT_LABEL, ""))
-        if owner is not None or (unclaimed and PROJECT_LABEL not in info.labels):
+        owner = projects.get(context.sandboxes.owner(info) or "")
+        if owner is not None or unclaimed:
             found.append(shown(context, owner, info))
     return Plain(found)
 

@@ -17,7 +17,6 @@ from skerry.server.context import Ctx, InProject, Sandbox, Who
 from skerry.server.following import followed, follows
 from skerry.server.models import sandboxes as models
 from skerry.server.models.mirror import answer
-from skerry.server.naming import PROJECT_LABEL
 from skerry.server.problems import Problem
 from skerry.server.routes.parts import SANDBOX, Box, SandboxModel, op, shown
 from skerry.server.routing import ProjectQuery, Routes
@@ -72,16 +71,13 @@ async def list_sandboxes(
     """Those of your projects, oldest first. `metadata.KEY=VALUE` and `label.KEY=VALUE` choose among them."""
     projects = {item.id: item for item in context.projects(who, project)}
     unclaimed = context.sees_unclaimed(who, project)
-    seen = [
-        info
-        for info in await context.provider.list()
-        if info.labels.get(PROJECT_LABEL, "") in projects or (unclaimed and PROJECT_LABEL not in info.labels)
-    ]
+    owner_of = context.sandboxes.owner
+    seen = [info for info in await context.provider.list() if unclaimed or owner_of(info) in projects]
     metadata, labels = _pairs(request, "metadata."), _pairs(request, "label.")
     page = select(seen, state=state, metadata=metadata, labels=labels, limit=limit, cursor=cursor)
     items = []
     for info in page:
-        owner = projects.get(info.labels.get(PROJECT_LABEL, ""))
+        owner = projects.get(owner_of(info) or "")
         items.append(shown(owner, naming.outer_sandbox(owner, info)))
     return answer({"items": items, "cursor": page.cursor})
 
