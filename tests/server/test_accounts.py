@@ -270,3 +270,34 @@ def test_changes_and_denials_are_in_the_audit_without_secrets(server: Running, a
     page = admin.get("/v1/audit?limit=2").json()
     more = admin.get(f"/v1/audit?limit=2&cursor={page['cursor']}").json()
     assert len(page["items"]) == len(more["items"]) == 2 and page["items"][-1] != more["items"][0]
+
+
+def test_the_audit_names_what_was_changed(
+    server: Running, admin: httpx2.Client, owner: httpx2.Client, box: str
+) -> None:
+    admin.post("/v1/users", json={"name": "subject", "password": PASSWORD}).raise_for_status()
+    project, key = server.project("owner").id, owner.post("/v1/keys", json={}).json()["id"]
+    asked = {
+        "a-1": (admin, "PATCH", "/v1/users/subject", {"admin": True}),
+        "a-2": (admin, "DELETE", "/v1/users/nobody", None),
+        "a-3": (owner, "PUT", f"/v1/projects/{project}/members/subject", {"role": "read"}),
+        "a-4": (owner, "DELETE", f"/v1/keys/{key}", None),
+        "a-5": (owner, "DELETE", f"/v1/sandboxes/{box}/tokens/0123", None),
+    }
+    for id, (client, method, path, body) in asked.items():
+        client.request(method, path, json=body, headers={"x-request-id": id})
+    with browser(server, **{"x-request-id": "a-6"}) as client:
+        client.post("/v1/session", json={"name": "subject", "password": "wrong"})
+    found = {item["request_id"]: item["target"] for item in admin.get("/v1/audit?limit=50").json()["items"]}
+    assert [found[f"a-{number}"] for number in range(1, 6)] == [
+        "user subject",
+        "user nobody",
+        f"project {project}, user subject",
+        f"key {key}",
+        f"sandbox {box}, token 0123",
+    ]
+    targets = [
+        item["target"] for item in admin.get("/v1/audit?limit=50").json()["items"] if item["request_id"] == "a-6"
+    ]
+    assert "user subject" in targets
+    admin.delete("/v1/users/subject").raise_for_status()

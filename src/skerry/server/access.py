@@ -44,6 +44,14 @@ class Subject:
     project: Project | None = None
     sandbox_id: str | None = None
     exists: bool = True
+    parts: tuple[str, ...] = ()
+    """For the audit: what else the request names, as `user mira`."""
+
+    @property
+    def target(self) -> str:
+        """For the audit: all that it names."""
+        thing = () if self.on == "nothing" else (f"{self.on} {self.sandbox_id or self.asked}"[:200],)
+        return ", ".join((*thing, *self.parts))[:300]
 
     def missing(self) -> SkerryError:
         """The same for what is not there and for what is not theirs."""
@@ -135,7 +143,7 @@ async def record(
         credential=actor.credential,
         action=action,
         operation=operation,
-        target=f"{subject.on} {subject.sandbox_id or subject.asked}"[:300] if subject.on != "nothing" else "",
+        target=subject.target,
         project_id=None if subject.project is None else subject.project.id,
         outcome=outcome,
         address=actor.address,

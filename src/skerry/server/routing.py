@@ -7,7 +7,8 @@ of a request is read for somebody who may not make it, and no handler can forget
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ParamSpec, TypeVar
 
 import anyio
@@ -57,9 +58,15 @@ async def _enter(rule: Rule, operation: str, scope: Scope) -> tuple[Context, Act
     actor: Actor = scope["state"]["actor"]
     known = actor.signed_in or rule.action is Action.OPEN  # nobody learns what exists
     subject, located = await _resolve(context, actor, rule, connection) if known else (Subject(on=rule.on), None)
+    subject = dataclasses.replace(subject, parts=_parts(rule, connection.path_params))
     await authorize(context.store, actor, rule.action, subject, operation=operation)
     scope["state"] |= {"subject": subject, "located": located}
     return context, actor, subject
+
+
+def _parts(rule: Rule, path: Mapping[str, Any]) -> tuple[str, ...]:
+    """What a path names beside what the rule is about; a holder's name is a secret of its client."""
+    return tuple(f"{name} {str(value)[:100]}" for name, value in path.items() if name not in (rule.on, "holder"))
 
 
 class GuardedRoute(APIRoute):

@@ -86,7 +86,9 @@ async def sign_in(context: Ctx, who: Who, body: SignIn, response: Response) -> S
             raise RateLimited("too many attempts to sign in", retry_after=wait)
     user = await _authenticate(context, body)
     if user is None:
-        subject = Subject(on="nothing", asked=body.name or "link")
+        # A name that nobody has is not written down: it may be a password in the wrong field.
+        known = body.name is not None and context.store.users.password(body.name) is not None
+        subject = Subject(parts=(f"user {body.name}" if known else "link" if body.name is None else "nobody",))
         await context.audit(who, Action.OPEN, subject, operation="sign in", outcome="UNAUTHENTICATED")
         raise Unauthenticated("the name, the password or the link is not right", hint="a link works once")
     text = secrets.token_urlsafe(32)
