@@ -205,6 +205,17 @@ def test_the_last_administrator_and_the_last_owner_stay(server: Running, admin: 
     assert admin.delete(f"/v1/projects/{made}").status_code == 204
 
 
+def test_nobody_loses_their_personal_project_to_another_owner(server: Running) -> None:
+    project = server.project("generous")
+    server.share(project, "greedy", Role.OWNER)
+    with server.client_of("greedy") as greedy:
+        for role in ("read", "write"):
+            taken = greedy.put(f"/v1/projects/{project.id}/members/generous", json={"role": role})
+            assert code(taken) == (409, "CONFLICT")
+        assert code(greedy.delete(f"/v1/projects/{project.id}/members/generous")) == (409, "CONFLICT")
+        assert greedy.delete(f"/v1/projects/{project.id}/membership").status_code == 204
+
+
 def test_a_new_password_ends_every_session(server: Running, admin: httpx2.Client) -> None:
     admin.post("/v1/users", json={"name": "nia", "password": PASSWORD}).raise_for_status()
     with signed_in(server, "nia") as first, signed_in(server, "nia") as second:

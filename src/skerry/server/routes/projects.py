@@ -115,6 +115,8 @@ async def members(context: Ctx, project: InProject) -> MemberList:
 async def set_member(context: Ctx, project: InProject, user: str, body: SetMember) -> MemberModel:
     """Make a user a member, or give a member another role. The user is named exactly, by id or name."""
     found = context.store.users.find(user)
+    if project.personal_of == found.id and body.role is not Role.OWNER:
+        raise Conflict("everybody owns their personal project")
     await context.store.projects.set_member(project.id, found.id, body.role)
     return MemberModel(user=found.name, user_id=found.id, role=body.role)
 
