@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import httpx2
 import pytest
@@ -80,6 +81,22 @@ def test_the_cookie_cannot_be_read_by_scripts_nor_sent_by_other_sites(server: Ru
     with browser(server) as client:
         cookie = client.post("/v1/session", json={"name": mira, "password": PASSWORD}).headers["set-cookie"].lower()
         assert "httponly" in cookie and "samesite=lax" in cookie and "path=/" in cookie
+
+
+def test_signing_out_removes_the_cookie_over_tls_too(tmp_path: Path) -> None:
+    """Browsers take nothing for a `__Host-` cookie, its removal neither, that is not for TLS alone."""
+    server = Running(tmp_path, public_url="https://skerry.example")
+    try:
+        stored = server.call(lambda: server.context.passwords.hash(PASSWORD))
+        server.call(lambda: server.context.store.users.add("mira", password=stored))
+        here = f"http://127.0.0.1:{server.settings.port}"
+        with httpx2.Client(base_url=here, headers={"origin": server.url}) as client:
+            given = client.post("/v1/session", json={"name": "mira", "password": PASSWORD}).headers["set-cookie"]
+            assert given.startswith("__Host-skerry=")
+            gone = client.delete("/v1/session", headers={"cookie": given.partition(";")[0]}).headers["set-cookie"]
+            assert gone.startswith("__Host-skerry=") and "max-age=0" in gone.lower() and "secure" in gone.lower()
+    finally:
+        server.stop()
 
 
 @pytest.mark.parametrize(

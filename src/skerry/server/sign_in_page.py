@@ -14,7 +14,7 @@ if (text) {
     .then(async answer => {
       const told = await answer.json();
       say.textContent = answer.ok ? `Signed in as ${told.user}.` : told.detail;
-      if (answer.ok) location.replace("/");
+      if (answer.ok) location.replace("/docs");
     })
     .catch(() => { say.textContent = "The server does not answer."; });
 } else {

@@ -54,3 +54,17 @@ def test_the_page_shows_every_operation_and_sends_requests(server: Running, tmp_
         assert answer.inner_text().startswith("200"), answer.inner_text()
         browser.close()
     assert complaints == []
+
+
+def test_a_one_time_link_ends_at_a_page_that_is_there(server: Running) -> None:
+    with server.client_of("admin") as admin:
+        server.user("browser")
+        link = admin.post("/v1/users/browser/link", json={}).json()["url"]
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page()
+        page.goto(link)
+        page.locator(".opblock-tag").first.wait_for(timeout=60_000)
+        assert page.url == f"{server.url}/docs"
+        assert page.evaluate("fetch('/v1/session').then(answer => answer.json())")["user"] == "browser"
+        browser.close()

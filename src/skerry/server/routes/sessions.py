@@ -94,13 +94,17 @@ async def sign_in(context: Ctx, who: Who, body: SignIn, response: Response) -> S
     text = secrets.token_urlsafe(32)
     lifetime = context.settings.session_lifetime
     await context.store.users.add_session(user.id, digest(text), lifetime=lifetime, address=who.address)
-    secure = context.settings.url.startswith("https:")
-    response.set_cookie(
-        cookie_name(context.settings), text, max_age=round(lifetime), httponly=True, secure=secure, samesite="lax"
-    )
+    _set_cookie(context, response, text, lifetime)
     actor = Actor(user=user, session=digest(text), credential="session", address=who.address, request_id=who.request_id)
     await context.audit(actor, Action.OPEN, Subject(), operation="sign in")
     return describe(context, actor, user)
+
+
+def _set_cookie(context: Context, response: Response, text: str, lifetime: float) -> None:
+    """A lifetime of 0 removes it; browsers take neither from `__Host-` cookies without `secure`."""
+    secure = context.settings.url.startswith("https:")
+    name = cookie_name(context.settings)
+    response.set_cookie(name, text, max_age=round(lifetime), httponly=True, secure=secure, samesite="lax")
 
 
 async def _authenticate(context: Context, body: SignIn) -> User | None:
@@ -126,7 +130,7 @@ async def sign_out(context: Ctx, who: Who, response: Response) -> None:
     """End this session. With a key there is none: nothing happens."""
     if who.session is not None:
         await context.store.users.end_session(who.session)
-        response.delete_cookie(cookie_name(context.settings))
+        _set_cookie(context, response, "", 0)
 
 
 @router.delete("/v1/sessions", status_code=204)
