@@ -8,6 +8,7 @@ of a request is read for somebody who may not make it, and no handler can forget
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ParamSpec, TypeVar
 
@@ -31,6 +32,8 @@ T = TypeVar("T")
 Handler = Callable[P, T]
 
 BODY_PATIENCE = 60.0
+SLOWEST = 10_000
+"""Bytes a second that a body that is not streamed must come at, on top of that."""
 _OURS = ("responses", "openapi_extra", "include_in_schema")
 PROBLEMS = (400, 401, 403, 404, 409, 413, 422, 429, 500, 501, 503, 504, 507)
 
@@ -117,8 +120,9 @@ class GuardedSocket(APIWebSocketRoute):
 
 
 def bounded(receive: Receive, most: int | None, scope: Scope) -> Receive:
-    """`receive` that raises TooLarge past `most` bytes of body, and Timeout for a client that goes silent in it."""
+    """`receive` that raises TooLarge past `most` bytes of body, and Timeout for a client that is silent or drips."""
     count, more = 0, True
+    until = math.inf if most is None else anyio.current_time() + BODY_PATIENCE + most / SLOWEST
     if most is not None:
         for name, value in scope["headers"]:
             if name == b"content-length" and value.isdigit() and len(value) < 20 and int(value) > most:
@@ -129,10 +133,10 @@ def bounded(receive: Receive, most: int | None, scope: Scope) -> Receive:
         if not more:
             return await receive()  # waits for the client to leave, which may take as long as it takes
         try:
-            with anyio.fail_after(BODY_PATIENCE):
+            with anyio.fail_after(max(0.0, min(BODY_PATIENCE, until - anyio.current_time()))):
                 message = await receive()
         except TimeoutError:
-            raise Timeout(f"nothing of the body has come for {BODY_PATIENCE:.0f} s") from None
+            raise Timeout("the body comes too slowly") from None
         if message["type"] == "http.request":
             more = message.get("more_body", False)
             count += len(message.get("body", b""))

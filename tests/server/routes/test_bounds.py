@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -111,3 +113,19 @@ def test_ids_that_lead_elsewhere_lead_nowhere(owner: httpx2.Client) -> None:
             assert answer.status_code in (400, 404), (bad, route, answer.text[:300])
         for kind in ("snapshots", "volumes", "templates"):
             assert owner.get(f"/v1/{kind}/{bad}").status_code in (400, 404), (kind, bad)
+
+
+def test_a_body_that_drips_is_given_up(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is not signed in could keep a connection for days with each of them."""
+    monkeypatch.setattr("skerry.server.routing.BODY_PATIENCE", 0.5)
+    monkeypatch.setattr("skerry.server.routing.SLOWEST", 1 << 20)
+    head = b"POST /v1/session HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 1000\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", server.settings.port), timeout=0.1) as connection:
+        connection.sendall(head)
+        end, answer = time.monotonic() + 10, b""
+        while not answer:
+            assert time.monotonic() < end
+            connection.sendall(b" ")
+            with contextlib.suppress(TimeoutError):
+                answer = connection.recv(100)
+        assert answer.startswith(b"HTTP/1.1 504")
