@@ -316,7 +316,9 @@ def test_the_audit_names_what_was_changed(
         client.request(method, path, json=body, headers={"x-request-id": id})
     with browser(server, **{"x-request-id": "a-6"}) as client:
         client.post("/v1/session", json={"name": "subject", "password": "wrong"})
-    found = {item["request_id"]: item["target"] for item in admin.get("/v1/audit?limit=50").json()["items"]}
+    entries = admin.get("/v1/audit?limit=50").json()["items"]
+    assert {item["outcome"] for item in entries if item["request_id"] in ("a-2", "a-5")} == {"NOT_FOUND"}
+    found = {item["request_id"]: item["target"] for item in entries}
     assert [found[f"a-{number}"] for number in range(1, 6)] == [
         "user subject",
         "user nobody",
@@ -324,8 +326,5 @@ def test_the_audit_names_what_was_changed(
         f"key {key}",
         f"sandbox {box}, token 0123",
     ]
-    targets = [
-        item["target"] for item in admin.get("/v1/audit?limit=50").json()["items"] if item["request_id"] == "a-6"
-    ]
-    assert "user subject" in targets
+    assert "user subject" in [item["target"] for item in entries if item["request_id"] == "a-6"]
     admin.delete("/v1/users/subject").raise_for_status()

@@ -140,6 +140,7 @@ async def on_http_exception(connection: Request | WebSocket, error: Exception) -
 async def _send(connection: Request | WebSocket, error: SkerryError) -> Response:
     if isinstance(connection, WebSocket):
         raise error  # `Front` refuses it: what is returned here would be sent as well
+    connection.scope["state"]["outcome"] = error.code
     return answer(error)
 
 

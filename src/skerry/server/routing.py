@@ -101,7 +101,7 @@ class GuardedRoute(APIRoute):
             raise
         finally:
             if outcome == "ok" and status >= 400:
-                outcome = f"HTTP {status}"
+                outcome = scope["state"].get("outcome", f"HTTP {status}")
             if audited:
                 with anyio.CancelScope(shield=True):
                     await record(
