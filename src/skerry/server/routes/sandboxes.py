@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from fastapi import Header, Query, Request, Response
 from pydantic import BaseModel
 
+from skerry.core.errors import Corrupted
 from skerry.core.models import State
 from skerry.core.problems import to_problem
 from skerry.sdk.building import ProgressCallback
@@ -115,7 +116,10 @@ async def destroy(
     timeout: Annotated[float, Query(gt=0, le=3600, description="Seconds they have for it.")] = 30.0,
 ) -> Response:
     """End it and remove everything of it."""
-    await (await sandbox.use()).destroy(graceful=graceful, timeout=timeout)
+    try:
+        await (await sandbox.use()).destroy(graceful=graceful, timeout=timeout)
+    except Corrupted:  # with nothing left to talk to
+        await context.provider.destroy(sandbox.id)
     await context.sandboxes.forget([sandbox.id])
     return Response(status_code=204)
 
