@@ -284,6 +284,22 @@ def test_signing_in_too_often_is_slowed_down(server: Running) -> None:
         assert int(refused.headers["retry-after"]) >= 1
 
 
+def test_the_addresses_of_one_network_are_slowed_down_together(tmp_path: Path) -> None:
+    """Of IPv6 everybody has more than could be counted one by one."""
+    server = Running(tmp_path, trusted_proxies=("127.0.0.1",), sign_in_burst=3)
+    try:
+        with server.client_of(None) as client:
+            for number, (address, wanted) in enumerate(
+                [(f"2001:db8::{number}", 401) for number in range(3)]
+                + [("2001:db8::3:4", 429), ("2001:db8:0:1::", 401), ("192.0.2.1", 401), ("192.0.2.2", 401)]
+            ):
+                body = {"name": f"guess-{number}", "password": PASSWORD}
+                refused = client.post("/v1/session", json=body, headers={"x-forwarded-for": address})
+                assert refused.status_code == wanted, address
+    finally:
+        server.stop()
+
+
 def test_changes_and_denials_are_in_the_audit_without_secrets(server: Running, admin: httpx2.Client, box: str) -> None:
     with server.client_of("stranger") as stranger:
         stranger.delete(f"/v1/sandboxes/{box}", headers={"x-request-id": "denied-1"})

@@ -135,7 +135,7 @@ async def record(
     store: Store, actor: Actor, action: Action, subject: Subject, *, operation: str, outcome: str = "ok"
 ) -> None:
     """Write down what was done or refused."""
-    if not actor.signed_in and outcome != "ok" and _nobodies.take(actor.address):
+    if not actor.signed_in and outcome != "ok" and _nobodies.take(actor.id):
         return  # who has no account cannot fill the disk either; the log has each request
     entry = AuditEntry(
         time=time.time(),

@@ -12,6 +12,7 @@ from starlette.requests import HTTPConnection
 
 from skerry.core.errors import DiskFull, InvalidArgument, PermissionDenied
 from skerry.server.ids import digest
+from skerry.server.limits import party
 from skerry.server.settings import Settings
 from skerry.server.store import ApiKey, SandboxToken, Store, User
 from skerry.server.tickets import Tickets
@@ -52,7 +53,7 @@ class Actor:
         """What limits are counted by."""
         if self.user is not None:
             return self.user.id
-        return self.address if self.token is None else f"token:{self.token.id}"
+        return party(self.address) if self.token is None else f"token:{self.token.id}"
 
 
 def cookie_name(settings: Settings) -> str:

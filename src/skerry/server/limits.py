@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import ipaddress
 import time
 from collections.abc import Callable
 
 MOST = 50_000
 """Buckets that are full again are forgotten when there are more."""
+
+
+def party(address: str) -> str:
+    """Whom an address stands for: of IPv6 the network of 2^64 addresses that one subscriber has."""
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if found.version == 4 or found.ipv4_mapped is not None:
+        return address
+    return str(ipaddress.ip_network((found, 64), strict=False))
 
 
 class Buckets:

@@ -15,6 +15,7 @@ from skerry.server.access import Subject, is_admin
 from skerry.server.context import Context, Ctx, Me, Who
 from skerry.server.identity import Actor, cookie_name
 from skerry.server.ids import digest
+from skerry.server.limits import party
 from skerry.server.permissions import Action, Role, Scope
 from skerry.server.projects import visible
 from skerry.server.routing import Routes
@@ -81,7 +82,8 @@ async def page() -> HTMLResponse:
 @router.post("/v1/session")
 async def sign_in(context: Ctx, who: Who, body: SignIn, response: Response) -> SessionModel:
     """Sign in with a name and a password or with a one-time link; the answer sets the session's cookie."""
-    for key in {who.address, f"name:{body.name}"} if body.name else {who.address}:
+    address = party(who.address)
+    for key in {address, f"name:{body.name}"} if body.name else {address}:
         if wait := context.sign_ins.take(key):
             raise RateLimited("too many attempts to sign in", retry_after=wait)
     user = await _authenticate(context, body)
