@@ -124,13 +124,17 @@ def _fresh(store: Store, user: User) -> User | None:
 
 
 def still_good(store: Store, actor: Actor) -> bool:
-    """For what lasts: whether the credential that a stream was opened with has not been revoked since."""
+    """For what lasts: whether the credential that a stream was opened with has not been revoked since.
+
+    An administrator who is none any more is somebody else: what was opened as one ends.
+    """
     if actor.token is not None:
         return any(
             token.id == actor.token.id and _lasts(token.expires_at)
             for token in store.keys.tokens(actor.token.sandbox_id)
         )
-    if actor.user is None or _fresh(store, actor.user) is None:
+    user = None if actor.user is None else _fresh(store, actor.user)
+    if user is None or (actor.user is not None and actor.user.admin and not user.admin):
         return False
     if actor.key is not None:
         key = store.keys.get(actor.key.id)

@@ -106,6 +106,38 @@ async def test_a_member_who_is_put_out_loses_what_is_open(server: Running, box: 
     await theirs.close()
 
 
+async def test_who_may_only_read_from_now_on_types_no_more_into_what_is_open(
+    server: Running, box: AsyncSandbox
+) -> None:
+    project = server.project("host")
+    server.share(project, "demoted", Role.WRITE)
+    theirs = await AsyncSandbox.connect(box.id, provider=RemoteProvider(server.url, api_key=server.key("demoted")))
+    terminal = await theirs.terminals.create("cat > typed")
+    await terminal.write("before\n")
+    server.share(project, "demoted", Role.READ)
+
+    async def go_on() -> None:
+        while True:
+            await terminal.write("after\n")
+            await anyio.sleep(0.2)
+
+    with anyio.fail_after(20), pytest.raises((PermissionDenied, ConnectionLost)):
+        await go_on()
+    assert (await theirs.files.read("typed")).startswith(b"before\n")  # to read is still allowed
+    await theirs.close()
+
+
+async def test_who_is_no_administrator_any_more_loses_what_is_open(server: Running, box: AsyncSandbox) -> None:
+    chief, _ = server.user("chief", admin=True), server.user("admin")  # who stays one
+    theirs = await AsyncSandbox.connect(box.id, provider=RemoteProvider(server.url, api_key=server.key("chief")))
+    async with theirs.exec_stream("sleep 100") as stream:
+        server.call(lambda: server.context.store.users.change(chief.id, admin=False))
+        with anyio.fail_after(20), pytest.raises((ConnectionLost, SandboxNotFound)):
+            async for _ in stream:
+                pass
+    await theirs.close()
+
+
 async def test_what_is_done_over_the_wire_is_audited(server: Running, box: AsyncSandbox) -> None:
     await box.exec("echo not-in-the-audit")
 

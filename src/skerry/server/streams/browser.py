@@ -72,7 +72,7 @@ class Browser:
 
             async def watch() -> None:
                 nonlocal end
-                code, reason = await until_over(context, actor, subject, action)
+                code, reason = await until_over(context, actor, subject, (action,))
                 end = Ended(code, reason=reason)
                 tasks.cancel_scope.cancel()
 

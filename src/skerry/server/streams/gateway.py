@@ -70,7 +70,8 @@ class _Gateway:
         self._rights = Rights(context, actor, subject)
         self._gate = Gate(self._allows, longest=limits().max_lifetime)
         self._splice = Splice()
-        self._actions: dict[int, Action] = {}
+        self._used = {Action.SANDBOX_READ}
+        """What was allowed on this connection: streams that were opened by it may still be there."""
         self._end = (0, "")
 
     async def run(self, hello: Hello) -> tuple[int, str]:
@@ -79,7 +80,7 @@ class _Gateway:
         async with anyio.create_task_group() as tasks:
 
             async def watch() -> None:
-                self._end = await until_over(self._context, self._actor, self._subject)
+                self._end = await until_over(self._context, self._actor, self._subject, self._used)
                 tasks.cancel_scope.cancel()
 
             tasks.start_soon(watch)
@@ -92,6 +93,8 @@ class _Gateway:
         if action is None:
             return False
         allowed = self._rights.has(action)
+        if allowed:
+            self._used.add(action)
         if not allowed or action is not Action.SANDBOX_READ:
             outcome = "ok" if allowed else "PERMISSION_DENIED"
             self._trail.add(action, f"WIRE {Type(frame.type).name}", outcome)
