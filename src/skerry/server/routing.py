@@ -8,6 +8,7 @@ of a request is read for somebody who may not make it, and no handler can forget
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Annotated, Any, ParamSpec, TypeVar
 
 import anyio
@@ -24,6 +25,7 @@ from skerry.server.identity import SAFE, Actor
 from skerry.server.permissions import ROUTES, Action, Rule
 from skerry.server.problems import responses
 from skerry.server.projects import locate
+from skerry.server.streams.watch import while_allowed
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -81,8 +83,11 @@ class GuardedRoute(APIRoute):
             await send(message)
 
         outcome = "ok"
+        # What belongs to a project is what somebody may be put out of while a request about it lasts.
+        owned = subject.on not in ("nothing", "projects")
         try:
-            await super().handle(scope, bounded(receive, self.rule.body, scope), sent)
+            with while_allowed(context, actor, subject, self.rule.action) if owned else nullcontext():
+                await super().handle(scope, bounded(receive, self.rule.body, scope), sent)
         except SkerryError as error:
             outcome = error.code
             raise

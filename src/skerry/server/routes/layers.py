@@ -21,7 +21,7 @@ from skerry.core.provider import Templates
 from skerry.sdk.building import offering
 from skerry.sdk.portable import portable
 from skerry.server import naming
-from skerry.server.context import Context, Ctx, InProject, Sandbox, Snapshot, Volume, Who
+from skerry.server.context import About, Context, Ctx, InProject, Sandbox, Snapshot, Volume, Who
 from skerry.server.permissions import Action
 from skerry.server.plain import Plain, read_body
 from skerry.server.provisioning import inner_spec
@@ -38,6 +38,7 @@ from skerry.server.routes.provider import (
 )
 from skerry.server.routing import ProjectQuery, Routes
 from skerry.server.streams.states import Body, exporting
+from skerry.server.streams.watch import until_over
 
 router = Routes("provider")
 MAX_SPEC = 8 << 20
@@ -223,7 +224,7 @@ async def commit(request: Request, context: Ctx, sandbox: Sandbox) -> None:
 
 
 @router.websocket(f"{BASE}/layers/{{digest}}/building")
-async def building(socket: WebSocket, context: Ctx, digest: str) -> None:
+async def building(socket: WebSocket, context: Ctx, who: Who, about: About, digest: str) -> None:
     """The right to build a layer: a byte says that it is held; it is given back by closing the socket."""
     await socket.accept()
 
@@ -235,12 +236,12 @@ async def building(socket: WebSocket, context: Ctx, digest: str) -> None:
 
     async with anyio.create_task_group() as tasks:
 
-        async def stopping() -> None:
-            await context.stopping.wait()
+        async def over() -> None:
+            await until_over(context, who, about, (Action.SERVER_ADMIN,))
             tasks.cancel_scope.cancel()
 
         tasks.start_soon(closed, tasks.cancel_scope)
-        tasks.start_soon(stopping)
+        tasks.start_soon(over)
         async with _templates(context).building(digest):
             await socket.send_bytes(b"1")
             await anyio.sleep_forever()
