@@ -312,6 +312,26 @@ def test_a_reader_views_and_does_not_control_and_a_stranger_finds_nothing(
     terminal.kill()
 
 
+def test_who_controls_and_who_may_not_is_in_the_audit(server: Running, key: str, sandbox: Sandbox) -> None:
+    terminal = sandbox.terminals.create("cat")
+    server.share(server.project("typist"), "onlooker", Role.READ)
+    screen = Screen(server.url, key, sandbox.id, terminal.id)
+    screen.open().send(b"x\n")
+    screen.until(b"x\r\n")
+    screen.cut()
+    with pytest.raises(InvalidStatus):
+        Screen(server.url, server.key("onlooker"), sandbox.id, terminal.id).open()
+    found = {
+        (entry.actor, entry.outcome)
+        for entry in server.context.store.audit.before(None)
+        if entry.action == "sandbox.write"
+        and entry.target == f"sandbox {sandbox.id}"
+        and "terminals" in entry.operation
+    }
+    assert {("user:typist", "ok"), ("user:onlooker", "PERMISSION_DENIED")} <= found
+    terminal.kill()
+
+
 def test_a_process_is_streamed_with_both_its_streams(server: Running, key: str, sandbox: Sandbox) -> None:
     made = sandbox.processes.spawn("read line; echo out $line; echo err >&2; exit 4", stdin=True)
     path = f"ws{server.url.removeprefix('http')}/v1/sandboxes/{sandbox.id}/processes/{made.id}"

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import anyio
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from skerry.core.errors import ConnectionLost, InvalidArgument, SkerryError
+from skerry.core.errors import ConnectionLost, InvalidArgument, PermissionDenied, SkerryError
 from skerry.core.problems import to_problem
 from skerry.server.access import Subject
 from skerry.server.context import Context
@@ -45,6 +45,19 @@ class Stream(Protocol):
 
     async def take(self, message: bytes | dict[str, Any]) -> None:
         """Something from the browser. Raises InvalidArgument."""
+
+
+async def admit(context: Context, actor: Actor, subject: Subject, *, view: bool, operation: str) -> Action:
+    """What the stream needs; that somebody controls it, or may not, is audited. Raises PermissionDenied."""
+    if view:
+        return Action.SANDBOX_READ  # which the route has asked for
+    action = Action.SANDBOX_WRITE
+    allowed = context.allows(actor, action, subject)
+    outcome = "ok" if allowed else PermissionDenied.code
+    await context.audit(actor, action, subject, operation=f"{operation}?mode=control", outcome=outcome)
+    if not allowed:
+        raise PermissionDenied("you may look at this, not use it", hint="open it with mode=view")
+    return action
 
 
 @contextmanager

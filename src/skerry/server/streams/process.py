@@ -15,7 +15,6 @@ from starlette.websockets import WebSocket
 from skerry.core.errors import (
     ConnectionLost,
     InvalidArgument,
-    PermissionDenied,
     ProcessNotFound,
     SandboxFailed,
     SandboxNotFound,
@@ -24,18 +23,18 @@ from skerry.core.errors import (
 from skerry.sdk.exec_stream import AsyncExecStream
 from skerry.sdk.process import AsyncProcess
 from skerry.server.context import About, Ctx, Sandbox, Who
-from skerry.server.permissions import Action
 from skerry.server.routing import Routes
-from skerry.server.streams.browser import Browser, Ended, gone_is_fine
+from skerry.server.streams.browser import Browser, Ended, admit, gone_is_fine
 from skerry.server.streams.terminal import check_runs
 
 router = Routes("streams")
+PATH = "/v1/sandboxes/{sandbox}/processes/{process}"
 Offset = Annotated[int, Query(ge=-1, le=2**62)]
 _HEAD = struct.Struct(">BQ")
 _NUMBERS = {"stdout": 1, "stderr": 2}
 
 
-@router.websocket("/v1/sandboxes/{sandbox}/processes/{process}")
+@router.websocket(PATH)
 async def process(
     socket: WebSocket,
     context: Ctx,
@@ -48,9 +47,7 @@ async def process(
     mode: Literal["control", "view"] = "control",
 ) -> None:
     view = mode == "view"
-    action = Action.SANDBOX_READ if view else Action.SANDBOX_WRITE
-    if not context.allows(actor, action, subject):
-        raise PermissionDenied("you may look at this process, not use it", hint="open it with mode=view")
+    action = await admit(context, actor, subject, view=view, operation=f"WS {PATH}")
     box = await sandbox.use(auto_start=False)
     await check_runs(context, sandbox.id)
     handle = await box.processes.get(process, view=view)

@@ -17,7 +17,6 @@ from skerry.core.errors import (
     Conflict,
     ConnectionLost,
     InvalidArgument,
-    PermissionDenied,
     ProcessNotFound,
     SandboxFailed,
     SandboxNotFound,
@@ -27,18 +26,18 @@ from skerry.core.models import State
 from skerry.sdk.terminal import AsyncTerminal
 from skerry.sdk.terminal_stream import AsyncTerminalStream
 from skerry.server.context import About, Context, Ctx, Sandbox, Who
-from skerry.server.permissions import Action
 from skerry.server.routing import Routes
-from skerry.server.streams.browser import Browser, Ended, gone_is_fine
+from skerry.server.streams.browser import Browser, Ended, admit, gone_is_fine
 
 router = Routes("streams")
+PATH = "/v1/sandboxes/{sandbox}/terminals/{terminal}"
 Mode = Literal["control", "view", "takeover"]
 Offset = Annotated[int, Query(ge=-1, le=2**62, description="The offset of the next byte; -1: only what comes.")]
 Side = Annotated[int | None, Query(ge=1, le=10_000)]
 _OFFSET = struct.Struct(">Q")
 
 
-@router.websocket("/v1/sandboxes/{sandbox}/terminals/{terminal}")
+@router.websocket(PATH)
 async def terminal(
     socket: WebSocket,
     context: Ctx,
@@ -53,9 +52,7 @@ async def terminal(
 ) -> None:
     # To control is to take over: the last one to come controls. Who was taken over comes back with mode=view.
     view = mode == "view"
-    action = Action.SANDBOX_READ if view else Action.SANDBOX_WRITE
-    if not context.allows(actor, action, subject):
-        raise PermissionDenied("you may look at this terminal, not use it", hint="open it with mode=view")
+    action = await admit(context, actor, subject, view=view, operation=f"WS {PATH}")
     box = await sandbox.use(auto_start=False)
     await check_runs(context, sandbox.id)
     handle = await box.terminals.get(terminal, view=view)
