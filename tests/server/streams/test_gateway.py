@@ -6,8 +6,10 @@ import asyncio
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 
@@ -149,6 +151,57 @@ async def test_what_is_done_over_the_wire_is_audited(server: Running, box: Async
 
     await eventually(written)
     assert "not-in-the-audit" not in repr(server.context.store.audit.before(None))
+
+
+async def test_a_socket_that_ends_while_the_database_is_busy_loses_nothing_of_the_audit(
+    server: Running, box: AsyncSandbox
+) -> None:
+    theirs = await AsyncSandbox.connect(box.id, provider=RemoteProvider(server.url, api_key=server.key("host")))
+    assert (await theirs.exec("true")).ok
+    busy, done = threading.Event(), threading.Event()
+
+    def hold(db: sqlite3.Connection) -> None:
+        busy.set()
+        assert done.wait(60)
+
+    holding = asyncio.run_coroutine_threadsafe(server.context.store.db.write(hold), server.loop)
+    try:
+        await anyio.to_thread.run_sync(busy.wait)
+        assert (await theirs.exec("true")).ok
+        await anyio.sleep(1)  # the write is due, and waits for the one before it
+        await theirs.close()
+        await anyio.sleep(0.5)
+    finally:
+        done.set()
+        await anyio.to_thread.run_sync(holding.result)
+
+    def starts() -> int:
+        entries = server.context.store.audit.before(None)
+        return sum(entry.operation == "WIRE START" and entry.target == f"sandbox {box.id}" for entry in entries)
+
+    await eventually(lambda: starts() == 2)
+
+
+async def test_a_connection_goes_on_where_the_audit_cannot_be_written(
+    server: Running, box: AsyncSandbox, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As on a full disk: then the log has it."""
+
+    def limit(pages: int) -> None:
+        server.call(lambda: server.context.store.db.write(lambda db: db.execute(f"PRAGMA max_page_count={pages}")))
+
+    assert (await box.exec("true")).ok
+    limit(1)  # as many as there are: not one more
+    try:
+        for _ in range(300):
+            assert (await box.exec("true")).ok
+            if any("WIRE START" in repr(vars(record)) for record in caplog.records):
+                break
+        else:
+            pytest.fail("the database never was full")
+    finally:
+        limit(2**30)
+    assert (await box.exec("true")).ok
 
 
 async def test_no_lifetime_above_the_maximum_by_way_of_the_agent(box: AsyncSandbox) -> None:
