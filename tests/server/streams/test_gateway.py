@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -15,15 +16,20 @@ from collections.abc import AsyncIterator, Callable
 
 import anyio
 import pytest
+from websockets.client import ClientProtocol
 from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.frames import Frame as WebSocketFrame
+from websockets.frames import Opcode
 from websockets.sync.client import connect
+from websockets.typing import Subprotocol
+from websockets.uri import parse_uri
 
 from skerry.core.errors import ConnectionLost, PermissionDenied, QuotaExceeded, SandboxNotFound, Unauthenticated
 from skerry.providers.remote import RemoteProvider
 from skerry.sdk import AsyncSandbox
 from skerry.server import leases
 from skerry.server.permissions import Role
-from skerry.wire import Hello, Life, LifeReply, Type, encode_frame
+from skerry.wire import FINAL, Decoder, Hello, Life, LifeReply, Read, Type, encode_frame
 from tests.server.conftest import Running
 
 pytestmark = pytest.mark.anyio
@@ -236,6 +242,80 @@ def test_who_breaks_the_protocol_is_put_out(server: Running, provider: RemotePro
             opened.recv(timeout=20)
     assert closed.value.rcvd is not None and closed.value.rcvd.code == 1002
     asyncio.run(made.destroy())
+
+
+class Slow:
+    """A client of the wire that reads only when it is told to."""
+
+    def __init__(self, url: str, key: str) -> None:
+        uri = parse_uri(url)
+        self._socket = socket.socket()
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 17)
+        self._socket.connect((uri.host, uri.port))
+        self._socket.settimeout(20)
+        self._protocol = ClientProtocol(uri, subprotocols=[Subprotocol("skerry.wire.1")], max_size=None)
+        request = self._protocol.connect()
+        request.headers["Authorization"] = f"Bearer {key}"
+        self._protocol.send_request(request)
+        self._flush()
+        self._decoder = Decoder()
+        self.data: dict[int, bytearray] = {}
+        """What has come on each stream; stream 0 is there from the agent's greeting on."""
+        self.ended: set[int] = set()
+
+    def send(self, data: bytes) -> None:
+        self._protocol.send_binary(data)
+        self._flush()
+
+    def read(self) -> bool:
+        """What there is; False: the server has ended it."""
+        data = self._socket.recv(1 << 20)
+        self._protocol.receive_data(data)
+        for event in self._protocol.events_received():
+            if isinstance(event, WebSocketFrame) and event.opcode is Opcode.BINARY:
+                for frame in self._decoder.feed(event.data):
+                    content = frame.payload[8:] if frame.type == Type.DATA else b""
+                    self.data.setdefault(frame.stream, bytearray()).extend(content)
+                    if frame.type == Type.ERROR or (frame.type == Type.REPLY and frame.flags & FINAL):
+                        self.ended.add(frame.stream)
+        self._flush()
+        return bool(data)
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _flush(self) -> None:
+        for data in self._protocol.data_to_send():
+            self._socket.sendall(data)
+
+
+async def test_a_refusal_never_comes_in_the_middle_of_what_the_agent_says(server: Running, box: AsyncSandbox) -> None:
+    """Also where what the agent says waits for a slow client, which reads and asks at the same moment."""
+    content = os.urandom(6_000_000)
+    await box.files.write("large", content)
+    server.share(server.project("host"), "visitor", Role.READ)
+    client = Slow(wire_url(server, box.id), server.key("visitor"))
+
+    def ask(stream: int, length: int) -> None:
+        client.send(encode_frame(stream, Type.READ, Read(path=b"large", length=length, window=length).encode()))
+        time.sleep(0.1)
+        server.loop.call_soon_threadsafe(time.sleep, 0.05)  # so that it finds all that follows at once
+        time.sleep(0.01)
+        client.send(encode_frame(stream + 1, Type.REMOVE))
+        while not {stream, stream + 1} <= client.ended:
+            assert client.read()
+        assert client.data.pop(stream) == content[:length]
+
+    def ask_all() -> None:
+        while not client.data:
+            assert client.read()
+        for number in range(50):
+            ask(2 * number + 1, 1_000_000 + 100_000 * number)
+
+    try:
+        await anyio.to_thread.run_sync(ask_all)
+    finally:
+        client.close()
 
 
 def test_a_refused_upgrade_says_why(server: Running, provider: RemoteProvider) -> None:

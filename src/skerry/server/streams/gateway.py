@@ -70,6 +70,8 @@ class _Gateway:
         self._rights = Rights(context, actor, subject)
         self._gate = Gate(self._allows, longest=limits().max_lifetime)
         self._splice = Splice()
+        # Keeps what the splice has ordered in that order: a send that waits for room may be overtaken by another.
+        self._sending = anyio.Lock(fast_acquire=True)
         self._used = {Action.SANDBOX_READ}
         """What was allowed on this connection: streams that were opened by it may still be there."""
         self._end = (0, "")
@@ -111,8 +113,10 @@ class _Gateway:
                 if data is None:
                     raise FrameError("text where frames are meant")
                 passage = self._gate.feed(data)
-                if passage.answer and (answer := self._splice.answer(passage.answer)):
-                    await self._send(answer)
+                if passage.answer:
+                    async with self._sending:
+                        if answer := self._splice.answer(passage.answer):
+                            await self._send(answer)
                 if passage.opened:
                     await self._trail.room()
                 if passage.forward:
@@ -127,7 +131,8 @@ class _Gateway:
         """From the agent to the client."""
         try:
             while data := await self._agent.receive():
-                await self._send(self._splice.feed(data))
+                async with self._sending:
+                    await self._send(self._splice.feed(data))
             self._end = (AGENT_GONE, "the agent closed the connection")
         except (FrameError, ConnectionLost) as error:
             self._end = (AGENT_GONE, str(error)[:100])
