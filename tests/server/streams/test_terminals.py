@@ -23,6 +23,7 @@ from skerry.http.websocket import WebSocketStream
 from skerry.providers.remote import RemoteProvider
 from skerry.sdk import AsyncSandbox, Sandbox
 from skerry.server.permissions import Role
+from skerry.server.streams import browser
 from tests.server.conftest import Running
 from tests.server.separate import Separate
 
@@ -270,6 +271,71 @@ def test_who_does_not_acknowledge_is_shown_no_more(server: Running, key: str, sa
     opened.send(json.dumps({"type": "ack", "offset": end}))
     assert isinstance(opened.recv(timeout=20), bytes)
     screen.cut()
+    terminal.kill()
+
+
+def test_a_program_that_shows_what_it_reads_takes_a_large_paste(server: Running, key: str, sandbox: Sandbox) -> None:
+    """It reads on only when what it has shown is acknowledged, which comes behind the rest of the paste."""
+    terminal = sandbox.terminals.create("stty raw -echo; echo ready; exec cat")
+    screen = Screen(server.url, key, sandbox.id, terminal.id)
+    screen.until(b"ready\n")
+    paste = os.urandom(3 << 20)
+    assert screen.socket is not None
+    for at in range(0, len(paste), 1 << 20):
+        screen.socket.send(paste[at : at + (1 << 20)])
+    began, came = time.monotonic(), screen.rest
+    while len(came) < len(paste):
+        came += screen.next()
+        assert time.monotonic() - began < 60
+    assert came == paste
+    screen.cut()
+    terminal.kill()
+
+
+def test_a_socket_whose_input_is_never_read_ends_and_says_why(
+    server: Running, key: str, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(browser, "PATIENCE", 1.0)
+    made = sandbox.processes.spawn("sleep 100", stdin=True)
+    path = f"ws{server.url.removeprefix('http')}/v1/sandboxes/{sandbox.id}/processes/{made.id}"
+    with connect(path, additional_headers={"Authorization": f"Bearer {key}"}, compression=None, proxy=None) as opened:
+        for _ in range(8):
+            opened.send(bytes(1 << 20))
+        told = json.loads(opened.recv(timeout=20))
+        assert (told["type"], told["code"]) == ("error", "TOO_LARGE")
+        assert closed_with(opened) == 4413
+    made.kill()
+
+
+def test_a_browser_that_goes_while_its_input_waits_leaves_nothing(server: Running, key: str, sandbox: Sandbox) -> None:
+    made = sandbox.processes.spawn("sleep 100", stdin=True)
+    path = f"ws{server.url.removeprefix('http')}/v1/sandboxes/{sandbox.id}/processes/{made.id}"
+    before = server.context.metrics.open["sockets"]
+    with connect(path, additional_headers={"Authorization": f"Bearer {key}"}, compression=None, proxy=None) as opened:
+        opened.send(bytes(1 << 20))
+        assert server.context.metrics.open["sockets"] == before + 1
+    end = time.monotonic() + 30
+    while server.context.metrics.open["sockets"] > before:
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    made.kill()
+
+
+def test_who_was_taken_over_may_still_change_the_size_of_a_window(server: Running, key: str, sandbox: Sandbox) -> None:
+    """It tells before it knows; what is shown goes on."""
+    terminal = sandbox.terminals.create("stty -echo; echo ready; cat")
+    first, second = (Screen(server.url, key, sandbox.id, terminal.id) for _ in range(2))
+    first.until(b"ready\r\n")
+    second.until(b"ready\r\n")
+    assert first.socket is not None and second.socket is not None
+    first.socket.send(json.dumps({"type": "resize", "cols": 90, "rows": 20}))
+    while (told := json.loads(first.socket.recv(timeout=20)))["type"] == "state":
+        pass
+    assert (told["type"], told["code"]) == ("error", "CONFLICT")
+    second.socket.send(b"more\n")
+    first.until(b"more\r\n")
+    for screen in (first, second):
+        screen.cut()
     terminal.kill()
 
 

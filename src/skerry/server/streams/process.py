@@ -12,14 +12,7 @@ from typing import Annotated, Any, Literal
 from fastapi import Query
 from starlette.websockets import WebSocket
 
-from skerry.core.errors import (
-    ConnectionLost,
-    InvalidArgument,
-    ProcessNotFound,
-    SandboxFailed,
-    SandboxNotFound,
-    SandboxStopped,
-)
+from skerry.core.errors import InvalidArgument, ProcessNotFound, SkerryError
 from skerry.sdk.exec_stream import AsyncExecStream
 from skerry.sdk.process import AsyncProcess
 from skerry.server.context import About, Ctx, Sandbox, Who
@@ -77,7 +70,7 @@ class _Process:
             result = await self._stream.wait()
             how = {"exit_code": result.exit_code, "signal": result.signal, "status": result.status}
             await self._browser.tell({"type": "exit", **how})
-        except (ConnectionLost, ProcessNotFound, SandboxNotFound, SandboxStopped, SandboxFailed) as error:
+        except SkerryError as error:
             return Ended(4503, error)
         return Ended()
 

@@ -13,15 +13,7 @@ from typing import Annotated, Any, Literal
 from fastapi import Query
 from starlette.websockets import WebSocket
 
-from skerry.core.errors import (
-    Conflict,
-    ConnectionLost,
-    InvalidArgument,
-    ProcessNotFound,
-    SandboxFailed,
-    SandboxNotFound,
-    SandboxStopped,
-)
+from skerry.core.errors import Conflict, InvalidArgument, ProcessNotFound, SkerryError
 from skerry.core.models import State
 from skerry.sdk.terminal import AsyncTerminal
 from skerry.sdk.terminal_stream import AsyncTerminalStream
@@ -95,7 +87,7 @@ class _Terminal:
             assert exit is not None
             how = {"exit_code": exit.exit_code, "signal": exit.signal, "status": exit.status}
             await self._browser.tell({"type": "exit", **how, "offset": max(self._next, 0)})
-        except (ConnectionLost, ProcessNotFound, SandboxNotFound, SandboxStopped, SandboxFailed) as error:
+        except SkerryError as error:
             return Ended(4503, error)
         return Ended()
 
@@ -118,8 +110,10 @@ class _Terminal:
                 await self._stream.write(message)
             elif message.get("type") == "resize":
                 cols, rows = message.get("cols"), message.get("rows")
-                if not isinstance(cols, int) or not isinstance(rows, int) or not self._stream.controls:
-                    raise InvalidArgument("a size is two whole numbers, from who controls the terminal")
+                if not isinstance(cols, int) or not isinstance(rows, int):
+                    raise InvalidArgument("a size is two whole numbers")
+                if not self._stream.controls:  # a window may have changed before it was told of the take-over
+                    raise Conflict("another client controls the terminal", hint="open it again to take it back")
                 await self._handle.resize(cols, rows)
             else:
                 raise InvalidArgument("a message is an ack, a resize or bytes")
