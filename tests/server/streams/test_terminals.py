@@ -10,10 +10,12 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import anyio
+import httpx2
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
@@ -412,6 +414,56 @@ def test_a_process_is_streamed_with_both_its_streams(server: Running, key: str, 
             assert offset == len(got[number])
             got[number] += message[9:]
     assert got == {1: b"out in\n", 2: b"err\n"}
+
+
+def test_input_by_requests_and_by_sockets_arrives_all(server: Running, key: str, sandbox: Sandbox) -> None:
+    made = sandbox.processes.spawn("cat > got", stdin=True)
+    path = f"/v1/sandboxes/{sandbox.id}/processes/{made.id}"
+    url, headers = f"ws{server.url.removeprefix('http')}{path}", {"Authorization": f"Bearer {key}"}
+
+    def post(data: str, close: bool = False) -> None:
+        client.post(f"{path}/stdin", json={"data": data, "close": close}).raise_for_status()
+
+    with httpx2.Client(base_url=server.url, headers=headers, timeout=60) as client:
+        post("1")
+        with connect(url, additional_headers=headers, compression=None, proxy=None) as first:
+            first.send(b"2")
+            wait_for(sandbox, b"12")
+            post("3")
+            with connect(url, additional_headers=headers, compression=None, proxy=None) as second:
+                second.send(b"4")
+                wait_for(sandbox, b"1234")
+                first.send(b"5")
+                wait_for(sandbox, b"12345")
+                post("6")
+        post("7", close=True)
+    made.wait()
+    assert sandbox.files.read("got") == b"1234567"
+
+
+def wait_for(sandbox: Sandbox, content: bytes) -> None:
+    end = time.monotonic() + 20
+    while (got := sandbox.files.read("got")) != content:
+        assert time.monotonic() < end, got
+        time.sleep(0.02)
+
+
+def test_input_of_requests_at_the_same_time_arrives_all(server: Running, key: str, sandbox: Sandbox) -> None:
+    """None of them has a handle to the process yet."""
+    lines = [f"{number:08}" for number in range(16)]
+    for _ in range(5):
+        made = sandbox.processes.spawn("cat > got", stdin=True)
+        path = f"/v1/sandboxes/{sandbox.id}/processes/{made.id}/stdin"
+        headers = {"Authorization": f"Bearer {key}"}
+        with (
+            httpx2.Client(base_url=server.url, headers=headers, timeout=60) as client,
+            ThreadPoolExecutor(16) as threads,
+        ):
+            for answer in threads.map(lambda line: client.post(path, json={"data": f"{line}\n"}), lines):  # noqa: B023
+                answer.raise_for_status()
+            client.post(path, json={"close": True}).raise_for_status()
+        made.wait()
+        assert sorted(sandbox.files.read("got").decode().split()) == lines
 
 
 @pytest.mark.parametrize(

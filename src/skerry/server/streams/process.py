@@ -16,6 +16,7 @@ from skerry.core.errors import InvalidArgument, ProcessNotFound, SkerryError
 from skerry.sdk.exec_stream import AsyncExecStream
 from skerry.sdk.process import AsyncProcess
 from skerry.server.context import About, Ctx, Sandbox, Who
+from skerry.server.handles import PROCESSES
 from skerry.server.routing import Routes
 from skerry.server.streams.browser import Browser, Ended, admit, gone_is_fine
 from skerry.server.streams.terminal import check_runs
@@ -41,9 +42,10 @@ async def process(
 ) -> None:
     view = mode == "view"
     action = await admit(context, actor, subject, view=view, operation=f"WS {PATH}")
-    box = await sandbox.use(auto_start=False)
     await check_runs(context, sandbox.id)
-    handle = await box.processes.get(process, view=view)
+    # Who only looks starts nothing; who controls shares the handle of the requests that send input.
+    box = await sandbox.use(auto_start=not view)
+    handle = await box.processes.get(process, view=True) if view else await PROCESSES.get(box, process)
     start = (since, since if since_stderr is None else since_stderr)
     async with handle.attach(since=start, output_limit=0) as stream:
         await socket.accept()
