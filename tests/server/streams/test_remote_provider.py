@@ -55,6 +55,17 @@ async def test_a_create_that_is_cancelled_leaves_nothing(provider: RemoteProvide
     assert await provider.list() == []
 
 
+async def test_a_holder_that_could_be_guessed_is_refused_before_anything_is_made(
+    server: Running, provider: RemoteProvider
+) -> None:
+    request = Request(
+        method="POST", path="/v1/provider/sandboxes", params={"holder": "guess"}, json=SandboxSpec(leased=True)
+    )
+    with Client(provider.login) as client, pytest.raises(InvalidArgument, match="holder"):
+        await anyio.to_thread.run_sync(client.send, request)
+    assert await provider.list() == []
+
+
 async def test_an_import_that_is_cut_short_leaves_nothing(
     server: Running, provider: RemoteProvider, box: AsyncSandbox
 ) -> None:

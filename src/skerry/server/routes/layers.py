@@ -34,6 +34,7 @@ from skerry.server.routes.provider import (
     adopt,
     answer,
     gives,
+    leased_to,
     takes,
 )
 from skerry.server.routing import ProjectQuery, Routes
@@ -285,12 +286,11 @@ async def import_(
     """A sandbox from a state: the length of the specification (4 bytes), the specification, the archive."""
     body = Body(request.stream())
     spec = from_plain(SandboxSpec, loads(await _head(body)))
-    if spec.leased and holder is None:
-        raise InvalidArgument("a sandbox that is leased needs a holder")
+    holder = leased_to(context, spec, holder)
     inner = await inner_spec(context, who, project, spec)
     chosen = portable(context.provider, "import_state")
     info: SandboxInfo = await chosen.import_state(body.in_thread(), inner, key=None, on_progress=None)
-    return await adopt(context, project, info, holder if spec.leased else None, process)
+    return await adopt(context, project, info, holder, process)
 
 
 async def _head(body: Body) -> bytes:
