@@ -25,7 +25,9 @@ from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
 from skerry.core.errors import ConnectionLost, PermissionDenied, QuotaExceeded, SandboxNotFound, Unauthenticated
+from skerry.core.models import SandboxSpec
 from skerry.providers.remote import RemoteProvider
+from skerry.providers.remote import leases as remote_leases
 from skerry.sdk import AsyncSandbox
 from skerry.server import leases
 from skerry.server.permissions import Role
@@ -378,6 +380,43 @@ async def test_what_a_dead_client_held_is_ended_and_a_living_one_s_is_not(
         client.wait()
         if client.stdout is not None:
             client.stdout.close()
+
+
+async def test_a_server_that_stood_still_ends_nothing_of_who_could_not_be_heard(
+    server: Running, provider: RemoteProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_leases, "RENEW_EVERY", 0.5)
+    async with await AsyncSandbox.create(provider) as mine:
+        await anyio.sleep(6)  # renewed as often as that from now on
+        monkeypatch.setattr(leases, "LIFETIME", 4.0)
+        server.loop.call_soon_threadsafe(time.sleep, 8.0)
+        await anyio.sleep(11)
+        assert (await mine.exec("echo lives")).stdout == "lives\n"
+
+
+async def test_a_lease_that_is_given_up_while_others_are_ended_ends_nothing(
+    server: Running, provider: RemoteProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = await anyio.to_thread.run_sync(lambda: RemoteProvider(server.url, api_key=server.key("host")))
+    made = {(await kept.create(SandboxSpec(leased=True))).id for _ in range(2)}
+    kept._holder.close()  # as if the process were gone: nobody names it any more
+    ended: list[str] = []
+    destroy = server.context.provider.destroy
+
+    async def slowly(sandbox_id: str) -> None:
+        ended.append(sandbox_id)
+        for other in made - {sandbox_id}:
+            await server.context.leases.release("sandbox", other)
+        await destroy(sandbox_id)
+
+    monkeypatch.setattr(server.context.provider, "destroy", slowly)
+    monkeypatch.setattr(leases, "LIFETIME", 0.0)
+    await eventually(lambda: bool(ended))
+    await anyio.sleep(3)
+    (other,) = made - {ended[0]}
+    assert (await kept.get(other)).id == other
+    monkeypatch.undo()
+    await kept.destroy(other)
 
 
 async def test_a_hidden_snapshot_of_a_dead_client_goes_with_it(
