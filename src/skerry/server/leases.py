@@ -92,8 +92,8 @@ class Leases:
     async def _end(self, lease: Lease) -> None:
         log.info("%s is ended: its client is gone", lease.id, extra={"sandbox_id": lease.id, "op": "lease"})
         if lease.kind == "sandbox":
-            await self._provider.destroy(lease.id)
-            await self._directory.forget([lease.id])
+            async with self._directory.ending(lease.id):
+                await self._provider.destroy(lease.id)
         elif isinstance(self._provider, Snapshots):
             try:
                 await self._provider.delete_snapshot(lease.id)

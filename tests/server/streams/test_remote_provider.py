@@ -66,6 +66,38 @@ async def test_a_holder_that_could_be_guessed_is_refused_before_anything_is_made
     assert await provider.list() == []
 
 
+async def test_a_short_life_is_told_of_from_its_beginning_to_its_end(server: Running, provider: RemoteProvider) -> None:
+    for _ in range(4):
+        made = await provider.create(SandboxSpec())
+        await provider.pause(made.id)
+        await provider.destroy(made.id)
+        events = [event.type for event in server.context.store.events.after(0, sandbox_id=made.id)]
+        assert events[0] == "created" and events[-2:] == ["paused", "destroyed"], events
+
+
+async def test_one_damaged_sandbox_keeps_nobody_s_events_back(
+    server: Running, provider: RemoteProvider, skerry_home: Path
+) -> None:
+    damaged = await AsyncSandbox.create(provider)
+    other = await AsyncSandbox.create(provider)
+    (log,) = skerry_home.glob(f"**/{damaged.id}/events.jsonl")
+    with log.open("a") as file:
+        file.write("no event\n")
+    try:
+        for one in (damaged, other):
+            await one.pause()
+
+        def told() -> bool:
+            return any(event.type == "paused" for event in server.context.store.events.after(0, sandbox_id=other.id))
+
+        with anyio.fail_after(20):
+            while not told():
+                await anyio.sleep(0.1)
+    finally:
+        for one in (damaged, other):
+            await one.destroy()
+
+
 async def test_an_import_that_is_cut_short_leaves_nothing(
     server: Running, provider: RemoteProvider, box: AsyncSandbox
 ) -> None:

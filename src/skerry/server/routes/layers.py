@@ -219,9 +219,9 @@ class Commit:
 async def commit(request: Request, context: Ctx, sandbox: Sandbox) -> None:
     """End it and keep what it wrote as a layer."""
     body = await read_body(request, Commit)
-    await _templates(context).commit_layer(sandbox.id, body.digest, directory=body.directory)
-    await context.leases.release("sandbox", sandbox.id)
-    await context.sandboxes.forget([sandbox.id])
+    async with context.sandboxes.ending(sandbox.id):
+        await _templates(context).commit_layer(sandbox.id, body.digest, directory=body.directory)
+        await context.leases.release("sandbox", sandbox.id)
 
 
 @router.websocket(f"{BASE}/layers/{{digest}}/building")

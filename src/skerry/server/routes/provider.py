@@ -79,6 +79,7 @@ async def adopt(context: Context, project: Project, info: SandboxInfo, holder: s
     name = naming.outer(project, info.name)
     item = Belonging(kind="sandbox", id=info.id, project_id=project.id, name=name)
     await context.store.belongings.put([item])
+    await context.events.collect(info.id)
     if holder is not None and isinstance(context.provider, Leases) and not info.prepared:
         await context.leases.hold("sandbox", info.id, holder, process, preparing=True)
         await context.provider.record_lease(info.id, held=False)
@@ -131,9 +132,9 @@ async def show(context: Ctx, sandbox: Sandbox) -> Response:
 
 @router.delete(ONE, status_code=204)
 async def destroy(context: Ctx, sandbox: Sandbox) -> None:
-    await context.provider.destroy(sandbox.id)
-    await context.leases.release("sandbox", sandbox.id)
-    await context.sandboxes.forget([sandbox.id])
+    async with context.sandboxes.ending(sandbox.id):
+        await context.provider.destroy(sandbox.id)
+        await context.leases.release("sandbox", sandbox.id)
 
 
 @router.get(f"{ONE}/usage", responses=gives(Usage), response_class=Plain)

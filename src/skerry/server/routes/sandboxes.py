@@ -119,8 +119,8 @@ async def destroy(
     timeout: Annotated[float, Query(gt=0, le=3600, description="Seconds they have for it.")] = 30.0,
 ) -> Response:
     """End it and remove everything of it."""
-    await (await sandbox.use()).destroy(graceful=graceful, timeout=timeout)
-    await context.sandboxes.forget([sandbox.id])
+    async with context.sandboxes.ending(sandbox.id):
+        await (await sandbox.use()).destroy(graceful=graceful, timeout=timeout)
     return Response(status_code=204)
 
 
