@@ -25,6 +25,7 @@ from skerry.http import Client, Request
 from skerry.providers.remote import RemoteProvider
 from skerry.sdk import AsyncSandbox, AsyncVolumes
 from skerry.server.certificates import local_certificates
+from skerry.server.permissions import Role
 from tests.server.conftest import Running
 
 pytestmark = pytest.mark.anyio
@@ -53,6 +54,23 @@ async def test_a_create_that_is_cancelled_leaves_nothing(provider: RemoteProvide
         else:  # it was quicker
             await provider.destroy((await task).id)
     assert await provider.list() == []
+
+
+async def test_a_create_that_is_cancelled_is_cancelled_whatever_becomes_of_what_it_made(
+    server: Running, provider: RemoteProvider
+) -> None:
+    """A member who may not destroy."""
+    project = server.project("far")
+    server.share(project, "builder", Role.WRITE)
+    theirs = RemoteProvider(server.url, api_key=server.key("builder"), project=project.id)
+    for delay in (0.0, 0.005, 0.02):
+        task = asyncio.create_task(theirs.create(SandboxSpec()))
+        await anyio.sleep(delay)
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled() or task.exception() is None, task.exception()
+    for info in await provider.list():
+        await provider.destroy(info.id)
 
 
 async def test_a_holder_that_could_be_guessed_is_refused_before_anything_is_made(
