@@ -15,6 +15,7 @@ from skerry.core.errors import (
     Conflict,
     ConnectionLost,
     InvalidArgument,
+    PermissionDenied,
     QuotaExceeded,
     SandboxNotFound,
     SnapshotNotFound,
@@ -189,6 +190,36 @@ async def test_one_project_cannot_use_another_s_things(
     await box.snapshots.delete(kept)
 
 
+async def test_a_token_takes_no_snapshots_by_way_of_the_provider_either(
+    server: Running, provider: RemoteProvider, box: AsyncSandbox
+) -> None:
+    tokens = server.context.store.keys
+    _, text = await anyio.to_thread.run_sync(
+        server.call,
+        lambda: tokens.add_token(box.id, server.project("far").id, Role.WRITE, created_by="test", expires_at=None),
+    )
+    inside = RemoteProvider(server.url, api_key=text)
+    assert (await inside.get(box.id)).id == box.id
+    for hidden in (False, True):
+        with pytest.raises(PermissionDenied):
+            await inside.create_snapshot(box.id, name=None, description="", hidden=hidden)
+
+
+async def test_a_snapshot_that_is_not_theirs_and_who_asked_for_it_is_in_the_audit(
+    server: Running, provider: RemoteProvider, box: AsyncSandbox
+) -> None:
+    kept = await box.snapshots.create()
+    other = await AsyncSandbox.create(RemoteProvider(server.url, api_key=server.key("other-far")))
+    theirs = RemoteProvider(server.url, api_key=server.key("other-far"))
+    with pytest.raises(SnapshotNotFound):
+        await theirs.restore_snapshot(other.id, kept.id)
+    await other.destroy()
+    await box.snapshots.delete(kept)
+    denied = [entry for entry in server.context.store.audit.before(None) if entry.action == "snapshot.read"]
+    assert (denied[0].actor, denied[0].outcome) == ("user:other-far", "SNAPSHOT_NOT_FOUND")
+    assert denied[0].target == f"snapshot {kept.id}"
+
+
 async def test_two_projects_use_the_same_names(server: Running, provider: RemoteProvider) -> None:
     other = RemoteProvider(server.url, api_key=server.key("other-far"))
     mine, theirs = [await AsyncSandbox.create(which, name="same") for which in (provider, other)]
@@ -203,8 +234,6 @@ async def test_two_projects_use_the_same_names(server: Running, provider: Remote
 
 async def test_only_an_administrator_keeps_layers(server: Running, provider: RemoteProvider, box: AsyncSandbox) -> None:
     """A layer's digest is the word of who built it, and everybody uses layers."""
-    from skerry.core.errors import PermissionDenied
-
     with pytest.raises(PermissionDenied):
         await provider.commit_layer(box.id, "0" * 40)
     with pytest.raises(PermissionDenied):

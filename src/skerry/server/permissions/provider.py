@@ -34,7 +34,7 @@ RULES: dict[tuple[str, str], Rule] = {
     ("POST", f"{_ONE}/resume"): _WRITE,
     ("POST", f"{_ONE}/archive"): _WRITE,
     ("POST", f"{_ONE}/unarchive"): _WRITE,
-    ("POST", f"{_ONE}/snapshots"): _WRITE,
+    ("POST", f"{_ONE}/snapshots"): Rule(Action.SNAPSHOT_WRITE, "sandbox"),
     ("POST", f"{_ONE}/restore"): _WRITE,
     ("GET", f"{_ONE}/state"): Rule(Action.SANDBOX_WRITE, "sandbox", audit=True),
     ("POST", f"{_BASE}/states"): Rule(Action.SANDBOX_WRITE, "project", body=None),
