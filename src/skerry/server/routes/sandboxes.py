@@ -25,7 +25,10 @@ from skerry.server.sending import NDJSON, while_there
 
 router = Routes("sandboxes")
 
-LINES = "Lines `{type: log, text}` and `{type: progress, …}`, then `{type: done, sandbox}` or `{type: error, problem}`."
+LINES = (
+    "Lines `{type: log, text}` and `{type: progress, …}`, `{type: gap, lines}` for what a slow client missed, then"
+    " `{type: done, sandbox}` or `{type: error, problem}`."
+)
 
 
 class Fork(BaseModel):
