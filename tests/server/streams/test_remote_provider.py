@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -136,6 +137,30 @@ async def test_an_import_that_is_cut_short_leaves_nothing(
         while {info.id for info in await server.context.provider.list()} - {box.id}:
             await anyio.sleep(0.05)
     assert [info.id for info in await provider.list()] == [box.id]
+
+
+async def test_slow_clients_of_exports_do_not_keep_the_server_from_the_rest(
+    server: Running, provider: RemoteProvider, box: AsyncSandbox
+) -> None:
+    """Each holds a thread of the provider, which all requests share."""
+    await box.exec("head -c 30000000 /dev/urandom > data", check=True)
+    head = f"GET /v1/provider/sandboxes/{box.id}/state HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+    head += f"Authorization: Bearer {provider.login.key}\r\n\r\n"
+    clients = [socket.socket() for _ in range(40)]
+    try:
+        for client in clients:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.connect(("127.0.0.1", server.settings.port))
+            client.sendall(head.encode())
+        await anyio.to_thread.run_sync(clients[0].recv, 12)
+        await anyio.sleep(5)
+        with anyio.fail_after(10):
+            assert (await provider.get(box.id)).id == box.id
+    finally:
+        for client in clients:
+            client.close()
+    data = await box.export_state()
+    assert data is not None and len(data) > 30_000_000
 
 
 async def test_the_key_of_an_export_never_leaves_this_side(
