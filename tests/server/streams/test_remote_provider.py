@@ -24,6 +24,7 @@ from skerry.core.errors import (
 )
 from skerry.core.models import Resources, SandboxSpec, VolumeMount
 from skerry.http import Client, Request
+from skerry.http.websocket import WebSocketStream
 from skerry.providers.remote import RemoteProvider
 from skerry.sdk import AsyncSandbox, AsyncVolumes
 from skerry.server.certificates import local_certificates
@@ -266,6 +267,17 @@ async def test_only_an_administrator_keeps_layers(server: Running, provider: Rem
             raise AssertionError
     assert (await box.exec("true")).ok
     assert await provider.has_layer("0" * 40) is False
+
+
+async def test_a_server_that_is_gone_without_a_word_is_noticed(provider: RemoteProvider, box: AsyncSandbox) -> None:
+    """By the connection itself, also where the server has nothing to say for long."""
+    channel = await provider.dial(box.id)
+    assert isinstance(channel.stream, WebSocketStream)
+    transport = channel.stream.protocol._transport
+    assert transport is not None
+    assert transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    assert transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) <= 30
+    await channel.stream.aclose()
 
 
 async def test_a_closed_provider_has_no_thread_left(server: Running) -> None:
