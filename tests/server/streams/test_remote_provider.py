@@ -269,6 +269,23 @@ async def test_only_an_administrator_keeps_layers(server: Running, provider: Rem
     assert await provider.has_layer("0" * 40) is False
 
 
+async def test_a_layer_that_can_be_none_is_refused_and_a_former_administrator_builds_no_more(
+    server: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    chief, _ = server.user("chief-builder", admin=True), server.user("admin")  # who stays one
+    theirs = RemoteProvider(server.url, api_key=server.key("chief-builder"))
+    with pytest.raises(InvalidArgument):
+        async with theirs.building("no-digest"):
+            raise AssertionError
+    digest = "b" * 40
+    async with theirs.building(digest):
+        await anyio.to_thread.run_sync(server.call, lambda: server.context.store.users.change(chief.id, admin=False))
+        with anyio.fail_after(20):
+            async with server.context.provider.building(digest):  # as soon as it is free
+                pass
+    assert not [record for record in caplog.records if (record.name, record.levelname) == ("skerry.server", "ERROR")]
+
+
 async def test_a_server_that_is_gone_without_a_word_is_noticed(provider: RemoteProvider, box: AsyncSandbox) -> None:
     """By the connection itself, also where the server has nothing to say for long."""
     channel = await provider.dial(box.id)

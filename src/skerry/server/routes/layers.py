@@ -43,6 +43,7 @@ from skerry.server.routes.provider import (
 )
 from skerry.server.routing import ProjectQuery, Routes
 from skerry.server.sending import Sender, Streamed, body
+from skerry.server.streams.browser import gone_is_fine
 from skerry.server.streams.states import exporting
 from skerry.server.streams.watch import until_over
 
@@ -231,6 +232,7 @@ async def commit(request: Request, context: Ctx, sandbox: Sandbox) -> None:
 @router.websocket(f"{BASE}/layers/{{digest}}/building")
 async def building(socket: WebSocket, context: Ctx, who: Who, about: About, digest: str) -> None:
     """The right to build a layer: a byte says that it is held; it is given back by closing the socket."""
+    await _templates(context).has_layer(digest)  # what is no digest is refused like a request
     await socket.accept()
 
     async def closed(scope: anyio.CancelScope) -> None:
@@ -239,17 +241,17 @@ async def building(socket: WebSocket, context: Ctx, who: Who, about: About, dige
                 pass
         scope.cancel()
 
-    async with anyio.create_task_group() as tasks:
+    async def over(scope: anyio.CancelScope) -> None:
+        await until_over(context, who, about, (Action.SERVER_ADMIN,))
+        scope.cancel()
 
-        async def over() -> None:
-            await until_over(context, who, about, (Action.SERVER_ADMIN,))
-            tasks.cancel_scope.cancel()
-
-        tasks.start_soon(closed, tasks.cancel_scope)
-        tasks.start_soon(over)
-        async with _templates(context).building(digest):
-            await socket.send_bytes(b"1")
-            await anyio.sleep_forever()
+    with gone_is_fine():
+        async with anyio.create_task_group() as tasks:
+            for end in (closed, over):
+                tasks.start_soon(end, tasks.cancel_scope)
+            async with _templates(context).building(digest):
+                await socket.send_bytes(b"1")
+                await anyio.sleep_forever()
 
 
 # -- states as files
