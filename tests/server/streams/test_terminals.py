@@ -380,6 +380,17 @@ def test_a_reader_views_and_does_not_control_and_a_stranger_finds_nothing(
     terminal.kill()
 
 
+@pytest.mark.parametrize("query", ["1?since=abc", "1?since=-5", "1?mode=own", "1?cols=0&rows=1", "first"])
+def test_what_cannot_be_asked_for_is_refused_like_a_request(
+    server: Running, key: str, sandbox: Sandbox, query: str
+) -> None:
+    url = f"ws{server.url.removeprefix('http')}/v1/sandboxes/{sandbox.id}/terminals/{query}"
+    with pytest.raises(InvalidStatus) as refused:
+        connect(url, additional_headers={"Authorization": f"Bearer {key}"}, proxy=None)
+    assert refused.value.response.status_code == 400
+    assert json.loads(refused.value.response.body or b"{}")["code"] == "INVALID_ARGUMENT"
+
+
 def test_who_controls_and_who_may_not_is_in_the_audit(server: Running, key: str, sandbox: Sandbox) -> None:
     terminal = sandbox.terminals.create("cat")
     server.share(server.project("typist"), "onlooker", Role.READ)
