@@ -23,7 +23,7 @@ RETRY_PAUSES = (0.05, 0.2, 0.5, 1.0, 2.0)
 READ_TIMEOUT = 900.0
 """A verb answers when it is done, which may be a while: the first answer of a large restore, say."""
 MAX_PROBLEM = 8 << 20
-_KEEPALIVE = [
+KEEPALIVE = [
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 20),
@@ -90,7 +90,7 @@ def settings(login: Login) -> dict[str, Any]:
 
 def transport_settings(login: Login) -> dict[str, Any]:
     limits = httpx2.Limits(max_connections=200, max_keepalive_connections=16, keepalive_expiry=4.0)
-    return {"verify": tls(login), "limits": limits, "socket_options": _KEEPALIVE, "trust_env": False}
+    return {"verify": tls(login), "limits": limits, "socket_options": KEEPALIVE, "trust_env": False}
 
 
 def answer(response: httpx2.Response) -> Any:

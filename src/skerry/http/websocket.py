@@ -19,7 +19,7 @@ from websockets.uri import parse_uri
 
 from skerry.core.errors import ConnectionLost, Corrupted, SkerryError
 from skerry.core.pipe import Ends, Pipe, PipeStream
-from skerry.http.exchange import failure, tls
+from skerry.http.exchange import KEEPALIVE, failure, tls
 from skerry.http.login import Login
 
 CONNECT_TIMEOUT = 15.0
@@ -61,7 +61,7 @@ async def connect(login: Login, path: str, *, subprotocol: str | None = None) ->
 
 
 class WebSocketStream(PipeStream):
-    """Made by `connect`. Text messages are handed to `on_text`, where there is one."""
+    """Made by `connect`. Text messages are passed over."""
 
     def __init__(self, uri: Any, headers: Mapping[str, str], subprotocol: str | None) -> None:
         self.protocol = _Protocol(uri, headers, subprotocol)
@@ -120,6 +120,8 @@ class _Protocol(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         transport.set_write_buffer_limits(high=0)  # `resume_writing` means that everything has left
+        for option in KEEPALIVE:
+            transport.get_extra_info("socket").setsockopt(*option)
         request = self.websocket.connect()
         request.headers.update(self._headers)
         self.websocket.send_request(request)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from skerry.core.errors import (
@@ -149,8 +150,16 @@ async def record(
         address=actor.address,
         request_id=actor.request_id,
     )
+    await write_down(store, [entry])
+
+
+async def write_down(store: Store, entries: Sequence[AuditEntry]) -> None:
+    """Into the audit; what cannot be written there goes to the log."""
+    if not entries:
+        return
     try:
-        await store.audit.add([entry])
+        await store.audit.add(entries)
     except SkerryError as error:
         # What was done is done, and a refusal stands; where the disk is full the log may not be.
-        log.error("audit: %s", str(error), extra=dataclasses.asdict(entry))
+        for entry in entries:
+            log.error("audit: %s", str(error), extra=dataclasses.asdict(entry))

@@ -9,7 +9,7 @@ from typing import Any
 
 import anyio
 from fastapi import FastAPI
-from fastapi.exceptions import RequestValidationError
+from fastapi.exceptions import RequestValidationError, WebSocketRequestValidationError
 from fastapi.openapi.utils import get_openapi
 from starlette.exceptions import HTTPException
 
@@ -43,6 +43,7 @@ def build_app(settings: Settings, provider: Provider | None = None) -> FastAPI:
         exception_handlers={
             SkerryError: problems.on_skerry_error,
             RequestValidationError: problems.on_invalid,
+            WebSocketRequestValidationError: problems.on_invalid,
             HTTPException: problems.on_http_exception,
         },
     )

@@ -1,11 +1,13 @@
 """Handles to processes and terminals that take input, kept between requests: the next one goes on where the last ended.
 
 A handle holds the stream that carries input; closing it after each request could lose what the program has not read.
+Two handles to one process would take over from each other, and what the first has sent be dropped: so there is one.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -19,10 +21,18 @@ MOST = 256
 class Handles(Generic[H]):
     """By sandbox object and id."""
 
-    def __init__(self) -> None:
+    def __init__(self, find: Callable[[AsyncSandbox, int], Awaitable[H]]) -> None:
+        self._find = find
         self._kept: WeakKeyDictionary[AsyncSandbox, OrderedDict[int, H]] = WeakKeyDictionary()
 
-    def get(self, sandbox: AsyncSandbox, id: int) -> H | None:
+    async def get(self, sandbox: AsyncSandbox, id: int) -> H:
+        """The one that is kept, or one that is kept from now on. Raises ProcessNotFound."""
+        if (known := self._known(sandbox, id)) is not None:
+            return known
+        found = await self._find(sandbox, id)
+        return self._known(sandbox, id) or self.keep(sandbox, id, found)  # another request may have been quicker
+
+    def _known(self, sandbox: AsyncSandbox, id: int) -> H | None:
         known = self._kept.get(sandbox)
         if known is None or id not in known:
             return None
@@ -41,5 +51,5 @@ class Handles(Generic[H]):
         self._kept.get(sandbox, OrderedDict()).pop(id, None)
 
 
-PROCESSES: Handles[AsyncProcess] = Handles()
-TERMINALS: Handles[AsyncTerminal] = Handles()
+PROCESSES: Handles[AsyncProcess] = Handles(lambda sandbox, which: sandbox.processes.get(which))
+TERMINALS: Handles[AsyncTerminal] = Handles(lambda sandbox, which: sandbox.terminals.get(which))

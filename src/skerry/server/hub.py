@@ -1,7 +1,7 @@
 """The events of all sandboxes, collected into the database, where one number orders them all.
 
 A provider has no way to call us, so it is asked once a second what there is; events are read of those that have
-changed. What the server itself does is collected at once.
+changed. Of what the server itself makes or ends they are read at once.
 """
 
 from __future__ import annotations
@@ -31,15 +31,8 @@ class Hub:
     def __init__(self, provider: Provider, store: Store, directory: Directory) -> None:
         self._provider, self._store, self._directory = provider, store, directory
         self._seen: dict[str, SandboxInfo] = {}
-        self._touched: set[str] = set()
         self._news = asyncio.Event()
-        self._look = asyncio.Event()
-        directory.on_made, directory.on_gone = self.collect, self._ended
-
-    def touch(self, sandbox_id: str) -> None:
-        """Something was done with it: look at it now."""
-        self._touched.add(sandbox_id)
-        self._look.set()
+        directory.on_news, directory.on_gone = self.collect, self._ended
 
     async def wait(self, timeout: float) -> None:
         """Return at the next event, or after `timeout`."""
@@ -54,20 +47,18 @@ class Hub:
                 await self.look()
             except SkerryError as error:
                 log.error("cannot collect events: %s", str(error), extra={"code": error.code})
-            pause = max(POLL, SHARE * (time.monotonic() - began))
-            self._look.clear()
-            with anyio.move_on_after(pause):
-                await self._look.wait()
+            await anyio.sleep(max(POLL, SHARE * (time.monotonic() - began)))
 
     async def look(self) -> None:
         """Reconcile with the provider, and collect the events of what has changed."""
         infos = await self._provider.list()
         await self._directory.reconcile(infos)
-        touched, self._touched = self._touched, set()
         seen = {info.id: dataclasses.replace(info, last_active_at=None) for info in infos}
-        changed = [id for id, info in seen.items() if id in touched or self._seen.get(id) != info]
-        for id in changed:
-            await self.collect(id)
+        for id in [id for id, info in seen.items() if self._seen.get(id) != info]:
+            try:
+                await self.collect(id)
+            except Corrupted as error:  # of this one alone: the others' turn comes all the same
+                log.error("cannot collect events: %s", str(error), extra={"code": error.code, "sandbox_id": id})
         self._seen = seen
 
     async def collect(self, sandbox_id: str) -> None:

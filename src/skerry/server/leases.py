@@ -18,6 +18,8 @@ log = logging.getLogger("skerry.server")
 LIFETIME = 30.0
 """Seconds that a holder may be silent; clients renew every 5."""
 LOOK_EVERY = 2.0
+STOOD_STILL = 1.0
+"""Seconds that a look may be late by."""
 _HOLDER = re.compile(r"[A-Za-z0-9-]{16,64}")
 
 
@@ -56,22 +58,33 @@ class Leases:
     async def run(self) -> None:
         """Look, again and again."""
         while True:
+            due = time.monotonic() + LOOK_EVERY
             await anyio.sleep(LOOK_EVERY)
+            if (late := time.monotonic() - due) > STOOD_STILL:
+                self._forgive(late)
             await self.sweep()
+
+    def _forgive(self, seconds: float) -> None:
+        """This server itself stood still for so long: who wanted to be heard meanwhile could not."""
+        self._began += seconds
+        self._heard = {name: heard + seconds for name, heard in self._heard.items()}
+
+    def _is_over(self, lease: Lease) -> bool:
+        return time.monotonic() - self._heard.get(lease.holder, self._began) > LIFETIME
 
     async def sweep(self) -> list[str]:
         """End what is held by nobody any more; the ids."""
-        now, ended = time.monotonic(), []
-        leases = self._store.all()
+        leases, ended = self._store.all(), []
         for lease in leases:
-            if now - self._heard.get(lease.holder, self._began) > LIFETIME:
+            # To end one takes a while: another may have been given up or renewed since.
+            if self._is_over(lease) and self._store.get(lease.kind, lease.id) == lease:
                 try:
                     await self._end(lease)
                 except SkerryError as error:  # the others' turn comes all the same, and this one's again
                     log.error("cannot end %s: %s", lease.id, error, extra={"code": error.code})
                 else:
                     ended.append(lease.id)
-        holders = {lease.holder for lease in leases}
+        now, holders = time.monotonic(), {lease.holder for lease in leases}
         for name in [name for name, heard in self._heard.items() if name not in holders and now - heard > LIFETIME]:
             del self._heard[name]
         return ended
@@ -79,8 +92,8 @@ class Leases:
     async def _end(self, lease: Lease) -> None:
         log.info("%s is ended: its client is gone", lease.id, extra={"sandbox_id": lease.id, "op": "lease"})
         if lease.kind == "sandbox":
-            await self._provider.destroy(lease.id)
-            await self._directory.forget([lease.id])
+            async with self._directory.ending(lease.id):
+                await self._provider.destroy(lease.id)
         elif isinstance(self._provider, Snapshots):
             try:
                 await self._provider.delete_snapshot(lease.id)

@@ -6,7 +6,7 @@ import json
 import math
 from typing import Any
 
-from fastapi.exceptions import RequestValidationError
+from fastapi.exceptions import RequestValidationError, WebSocketRequestValidationError
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -117,7 +117,7 @@ async def on_skerry_error(connection: Request | WebSocket, error: Exception) -> 
 
 async def on_invalid(connection: Request | WebSocket, error: Exception) -> Response:
     """What pydantic refuses, without the values: one may be a secret."""
-    assert isinstance(error, RequestValidationError)
+    assert isinstance(error, RequestValidationError | WebSocketRequestValidationError)
     found = [f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']}" for item in error.errors()[:5]]
     return await _send(connection, InvalidArgument("; ".join(found) or "the request is not valid"))
 

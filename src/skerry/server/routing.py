@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Annotated, Any, ParamSpec, TypeVar
 
 import anyio
@@ -26,6 +27,7 @@ from skerry.server.identity import SAFE, Actor
 from skerry.server.permissions import ROUTES, Action, Rule
 from skerry.server.problems import responses
 from skerry.server.projects import locate
+from skerry.server.streams.watch import while_allowed
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -91,8 +93,11 @@ class GuardedRoute(APIRoute):
             await send(message)
 
         outcome = "ok"
+        # What belongs to a project is what somebody may be put out of while a request about it lasts.
+        owned = subject.on not in ("nothing", "projects")
         try:
-            await super().handle(scope, bounded(receive, self.rule.body, scope), sent)
+            with while_allowed(context, actor, subject, self.rule.action) if owned else nullcontext():
+                await super().handle(scope, bounded(receive, self.rule.body, scope), sent)
         except SkerryError as error:
             outcome = error.code
             raise

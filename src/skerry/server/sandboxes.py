@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from skerry.core.errors import Corrupted, SandboxNotFound
+from skerry.core.errors import Corrupted, SandboxNotFound, SkerryError
 from skerry.core.models import SandboxInfo
 from skerry.core.provider import Provider
 from skerry.sdk import AsyncSandbox
@@ -16,6 +18,8 @@ from skerry.server.identity import Actor
 from skerry.server.naming import PROJECT_LABEL
 from skerry.server.projects import choices, only
 from skerry.server.store import Belonging, Project, Store
+
+log = logging.getLogger("skerry.server")
 
 IDLE = 600.0
 """A connection to a sandbox that nobody has asked for during so many seconds is closed."""
@@ -47,9 +51,9 @@ class Directory:
         self.provider, self._store = provider, store
         self._open: dict[tuple[str, bool], AsyncSandbox] = {}
         self._used_at: dict[tuple[str, bool], float] = {}
-        self.on_made: Callable[[str], Awaitable[None]] | None = None
+        self.on_news: Callable[[str], Awaitable[None]] | None = None
         self.on_gone: Callable[[str], Awaitable[None]] | None = None
-        """Called for each sandbox that was made here, or is found to be gone."""
+        """Called for each sandbox that was made or is about to be ended here, or is found to be gone."""
 
     async def locate(self, actor: Actor, asked: str, *, within: str | None = None) -> tuple[Subject, Located | None]:
         """The sandbox of that id, or of that name in one of the actor's projects, the personal one first.
@@ -98,9 +102,22 @@ class Directory:
         if self._open.setdefault((sandbox.id, True), sandbox) is not sandbox:
             await sandbox.close()  # made before, under the same idempotency key
         self._used_at[sandbox.id, True] = time.monotonic()
-        if self.on_made is not None:
-            await self.on_made(sandbox.id)
+        await self._tell(sandbox.id)
         return Located(sandbox.id, project, self)
+
+    async def _tell(self, id: str) -> None:
+        if self.on_news is not None:
+            await self.on_news(id)
+
+    @asynccontextmanager
+    async def ending(self, id: str) -> AsyncIterator[None]:
+        """Around the end of one. Its events go with it, so they are collected first, if that can be done."""
+        try:
+            await self._tell(id)
+        except SkerryError as error:
+            log.error("events are lost: %s", error, extra={"code": error.code, "sandbox_id": id})
+        yield
+        await self.forget([id])
 
     async def forget(self, ids: Sequence[str]) -> None:
         """They are gone: close what is open and note it."""

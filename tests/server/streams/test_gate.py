@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import NamedTuple
 
 import pytest
@@ -175,6 +176,18 @@ def test_a_malformed_request_is_answered_and_not_passed_on() -> None:
 def test_what_passes_whole_is_not_copied() -> None:
     data = encode_frame(1, Type.READ) + data_frame(1, 0, 0, b"x" * 1000)
     assert Gate(everything).feed(data).forward is data
+
+
+def test_a_frame_in_many_pieces_costs_what_it_is_long() -> None:
+    def seconds(size: int) -> float:
+        frame, gate = encode_frame(1, Type.READ, bytes(size)), Gate(everything)
+        began = time.process_time()
+        passed = [gate.feed(frame[at : at + 64]).forward for at in range(0, len(frame), 64)]
+        took = time.process_time() - began
+        assert b"".join(passed) == frame
+        return took
+
+    assert min(seconds(MAX_PAYLOAD) for _ in range(3)) < 9 * min(seconds(MAX_PAYLOAD // 4) for _ in range(5))
 
 
 @given(

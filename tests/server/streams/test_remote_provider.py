@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from skerry.core.errors import (
     Conflict,
     ConnectionLost,
     InvalidArgument,
+    PermissionDenied,
     QuotaExceeded,
     SandboxNotFound,
     SnapshotNotFound,
@@ -22,9 +24,11 @@ from skerry.core.errors import (
 )
 from skerry.core.models import Resources, SandboxSpec, VolumeMount
 from skerry.http import Client, Request
+from skerry.http.websocket import WebSocketStream
 from skerry.providers.remote import RemoteProvider
 from skerry.sdk import AsyncSandbox, AsyncVolumes
 from skerry.server.certificates import local_certificates
+from skerry.server.permissions import Role
 from tests.server.conftest import Running
 
 pytestmark = pytest.mark.anyio
@@ -55,6 +59,66 @@ async def test_a_create_that_is_cancelled_leaves_nothing(provider: RemoteProvide
     assert await provider.list() == []
 
 
+async def test_a_create_that_is_cancelled_is_cancelled_whatever_becomes_of_what_it_made(
+    server: Running, provider: RemoteProvider
+) -> None:
+    """A member who may not destroy."""
+    project = server.project("far")
+    server.share(project, "builder", Role.WRITE)
+    theirs = RemoteProvider(server.url, api_key=server.key("builder"), project=project.id)
+    for delay in (0.0, 0.005, 0.02):
+        task = asyncio.create_task(theirs.create(SandboxSpec()))
+        await anyio.sleep(delay)
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled() or task.exception() is None, task.exception()
+    for info in await provider.list():
+        await provider.destroy(info.id)
+
+
+async def test_a_holder_that_could_be_guessed_is_refused_before_anything_is_made(
+    server: Running, provider: RemoteProvider
+) -> None:
+    request = Request(
+        method="POST", path="/v1/provider/sandboxes", params={"holder": "guess"}, json=SandboxSpec(leased=True)
+    )
+    with Client(provider.login) as client, pytest.raises(InvalidArgument, match="holder"):
+        await anyio.to_thread.run_sync(client.send, request)
+    assert await provider.list() == []
+
+
+async def test_a_short_life_is_told_of_from_its_beginning_to_its_end(server: Running, provider: RemoteProvider) -> None:
+    for _ in range(4):
+        made = await provider.create(SandboxSpec())
+        await provider.pause(made.id)
+        await provider.destroy(made.id)
+        events = [event.type for event in server.context.store.events.after(0, sandbox_id=made.id)]
+        assert events[0] == "created" and events[-2:] == ["paused", "destroyed"], events
+
+
+async def test_one_damaged_sandbox_keeps_nobody_s_events_back(
+    server: Running, provider: RemoteProvider, skerry_home: Path
+) -> None:
+    damaged = await AsyncSandbox.create(provider)
+    other = await AsyncSandbox.create(provider)
+    (log,) = skerry_home.glob(f"**/{damaged.id}/events.jsonl")
+    with log.open("a") as file:
+        file.write("no event\n")
+    try:
+        for one in (damaged, other):
+            await one.pause()
+
+        def told() -> bool:
+            return any(event.type == "paused" for event in server.context.store.events.after(0, sandbox_id=other.id))
+
+        with anyio.fail_after(20):
+            while not told():
+                await anyio.sleep(0.1)
+    finally:
+        for one in (damaged, other):
+            await one.destroy()
+
+
 async def test_an_import_that_is_cut_short_leaves_nothing(
     server: Running, provider: RemoteProvider, box: AsyncSandbox
 ) -> None:
@@ -74,6 +138,30 @@ async def test_an_import_that_is_cut_short_leaves_nothing(
         while {info.id for info in await server.context.provider.list()} - {box.id}:
             await anyio.sleep(0.05)
     assert [info.id for info in await provider.list()] == [box.id]
+
+
+async def test_slow_clients_of_exports_do_not_keep_the_server_from_the_rest(
+    server: Running, provider: RemoteProvider, box: AsyncSandbox
+) -> None:
+    """Each holds a thread of the provider, which all requests share."""
+    await box.exec("head -c 30000000 /dev/urandom > data", check=True)
+    head = f"GET /v1/provider/sandboxes/{box.id}/state HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+    head += f"Authorization: Bearer {provider.login.key}\r\n\r\n"
+    clients = [socket.socket() for _ in range(40)]
+    try:
+        for client in clients:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.connect(("127.0.0.1", server.settings.port))
+            client.sendall(head.encode())
+        await anyio.to_thread.run_sync(clients[0].recv, 12)
+        await anyio.sleep(5)
+        with anyio.fail_after(10):
+            assert (await provider.get(box.id)).id == box.id
+    finally:
+        for client in clients:
+            client.close()
+    data = await box.export_state()
+    assert data is not None and len(data) > 30_000_000
 
 
 async def test_the_key_of_an_export_never_leaves_this_side(
@@ -128,6 +216,56 @@ async def test_one_project_cannot_use_another_s_things(
     await box.snapshots.delete(kept)
 
 
+async def test_a_token_takes_no_snapshots_by_way_of_the_provider_either(
+    server: Running, provider: RemoteProvider, box: AsyncSandbox
+) -> None:
+    tokens = server.context.store.keys
+    _, text = await anyio.to_thread.run_sync(
+        server.call,
+        lambda: tokens.add_token(box.id, server.project("far").id, Role.WRITE, created_by="test", expires_at=None),
+    )
+    inside = RemoteProvider(server.url, api_key=text)
+    assert (await inside.get(box.id)).id == box.id
+    for hidden in (False, True):
+        with pytest.raises(PermissionDenied):
+            await inside.create_snapshot(box.id, name=None, description="", hidden=hidden)
+
+
+async def test_a_snapshot_that_is_not_theirs_and_who_asked_for_it_is_in_the_audit(
+    server: Running, provider: RemoteProvider, box: AsyncSandbox
+) -> None:
+    kept = await box.snapshots.create()
+    other = await AsyncSandbox.create(RemoteProvider(server.url, api_key=server.key("other-far")))
+    theirs = RemoteProvider(server.url, api_key=server.key("other-far"))
+    with pytest.raises(SnapshotNotFound):
+        await theirs.restore_snapshot(other.id, kept.id)
+    await other.destroy()
+    await box.snapshots.delete(kept)
+    denied = [entry for entry in server.context.store.audit.before(None) if entry.action == "snapshot.write"]
+    assert (denied[0].actor, denied[0].outcome) == ("user:other-far", "SNAPSHOT_NOT_FOUND")
+    assert denied[0].target == f"snapshot {kept.id}"
+
+
+async def test_who_may_only_look_at_a_snapshot_makes_nothing_from_it(server: Running, provider: RemoteProvider) -> None:
+    """It has the values of variables, and what is made from it would be his own."""
+    box = await AsyncSandbox.create(provider, env={"PASSWORD": "hidden"})
+    kept = await box.snapshots.create()
+    server.share(server.project("far"), "looker", Role.READ)
+    theirs = RemoteProvider(server.url, api_key=server.key("looker"))
+    own = await AsyncSandbox.create(theirs)
+    assert (await theirs.find_snapshot(kept.id)).env_names == ("PASSWORD",)
+    for call in (theirs.create(SandboxSpec(snapshot=kept.id)), theirs.restore_snapshot(own.id, kept.id)):
+        with pytest.raises(PermissionDenied):
+            await call
+    with server.client_of("looker") as client:
+        for path in ("/v1/sandboxes", f"/v1/sandboxes/{own.id}/restore"):
+            answer = await anyio.to_thread.run_sync(lambda path=path: client.post(path, json={"snapshot": kept.id}))
+            assert (answer.status_code, answer.json()["code"]) == (403, "PERMISSION_DENIED")
+    await own.destroy()
+    await box.snapshots.delete(kept)
+    await box.destroy()
+
+
 async def test_two_projects_use_the_same_names(server: Running, provider: RemoteProvider) -> None:
     other = RemoteProvider(server.url, api_key=server.key("other-far"))
     mine, theirs = [await AsyncSandbox.create(which, name="same") for which in (provider, other)]
@@ -142,8 +280,6 @@ async def test_two_projects_use_the_same_names(server: Running, provider: Remote
 
 async def test_only_an_administrator_keeps_layers(server: Running, provider: RemoteProvider, box: AsyncSandbox) -> None:
     """A layer's digest is the word of who built it, and everybody uses layers."""
-    from skerry.core.errors import PermissionDenied
-
     with pytest.raises(PermissionDenied):
         await provider.commit_layer(box.id, "0" * 40)
     with pytest.raises(PermissionDenied):
@@ -151,6 +287,34 @@ async def test_only_an_administrator_keeps_layers(server: Running, provider: Rem
             raise AssertionError
     assert (await box.exec("true")).ok
     assert await provider.has_layer("0" * 40) is False
+
+
+async def test_a_layer_that_can_be_none_is_refused_and_a_former_administrator_builds_no_more(
+    server: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    chief, _ = server.user("chief-builder", admin=True), server.user("admin")  # who stays one
+    theirs = RemoteProvider(server.url, api_key=server.key("chief-builder"))
+    with pytest.raises(InvalidArgument):
+        async with theirs.building("no-digest"):
+            raise AssertionError
+    digest = "b" * 40
+    async with theirs.building(digest):
+        await anyio.to_thread.run_sync(server.call, lambda: server.context.store.users.change(chief.id, admin=False))
+        with anyio.fail_after(20):
+            async with server.context.provider.building(digest):  # as soon as it is free
+                pass
+    assert not [record for record in caplog.records if (record.name, record.levelname) == ("skerry.server", "ERROR")]
+
+
+async def test_a_server_that_is_gone_without_a_word_is_noticed(provider: RemoteProvider, box: AsyncSandbox) -> None:
+    """By the connection itself, also where the server has nothing to say for long."""
+    channel = await provider.dial(box.id)
+    assert isinstance(channel.stream, WebSocketStream)
+    transport = channel.stream.protocol._transport
+    assert transport is not None
+    assert transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    assert transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) <= 30
+    await channel.stream.aclose()
 
 
 async def test_a_closed_provider_has_no_thread_left(server: Running) -> None:

@@ -10,10 +10,12 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import anyio
+import httpx2
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
@@ -23,6 +25,7 @@ from skerry.http.websocket import WebSocketStream
 from skerry.providers.remote import RemoteProvider
 from skerry.sdk import AsyncSandbox, Sandbox
 from skerry.server.permissions import Role
+from skerry.server.streams import browser
 from tests.server.conftest import Running
 from tests.server.separate import Separate
 
@@ -273,6 +276,71 @@ def test_who_does_not_acknowledge_is_shown_no_more(server: Running, key: str, sa
     terminal.kill()
 
 
+def test_a_program_that_shows_what_it_reads_takes_a_large_paste(server: Running, key: str, sandbox: Sandbox) -> None:
+    """It reads on only when what it has shown is acknowledged, which comes behind the rest of the paste."""
+    terminal = sandbox.terminals.create("stty raw -echo; echo ready; exec cat")
+    screen = Screen(server.url, key, sandbox.id, terminal.id)
+    screen.until(b"ready\n")
+    paste = os.urandom(3 << 20)
+    assert screen.socket is not None
+    for at in range(0, len(paste), 1 << 20):
+        screen.socket.send(paste[at : at + (1 << 20)])
+    began, came = time.monotonic(), screen.rest
+    while len(came) < len(paste):
+        came += screen.next()
+        assert time.monotonic() - began < 60
+    assert came == paste
+    screen.cut()
+    terminal.kill()
+
+
+def test_a_socket_whose_input_is_never_read_ends_and_says_why(
+    server: Running, key: str, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(browser, "PATIENCE", 1.0)
+    made = sandbox.processes.spawn("sleep 100", stdin=True)
+    path = f"ws{server.url.removeprefix('http')}/v1/sandboxes/{sandbox.id}/processes/{made.id}"
+    with connect(path, additional_headers={"Authorization": f"Bearer {key}"}, compression=None, proxy=None) as opened:
+        for _ in range(8):
+            opened.send(bytes(1 << 20))
+        told = json.loads(opened.recv(timeout=20))
+        assert (told["type"], told["code"]) == ("error", "TOO_LARGE")
+        assert closed_with(opened) == 4413
+    made.kill()
+
+
+def test_a_browser_that_goes_while_its_input_waits_leaves_nothing(server: Running, key: str, sandbox: Sandbox) -> None:
+    made = sandbox.processes.spawn("sleep 100", stdin=True)
+    path = f"ws{server.url.removeprefix('http')}/v1/sandboxes/{sandbox.id}/processes/{made.id}"
+    before = server.context.metrics.open["sockets"]
+    with connect(path, additional_headers={"Authorization": f"Bearer {key}"}, compression=None, proxy=None) as opened:
+        opened.send(bytes(1 << 20))
+        assert server.context.metrics.open["sockets"] == before + 1
+    end = time.monotonic() + 30
+    while server.context.metrics.open["sockets"] > before:
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    made.kill()
+
+
+def test_who_was_taken_over_may_still_change_the_size_of_a_window(server: Running, key: str, sandbox: Sandbox) -> None:
+    """It tells before it knows; what is shown goes on."""
+    terminal = sandbox.terminals.create("stty -echo; echo ready; cat")
+    first, second = (Screen(server.url, key, sandbox.id, terminal.id) for _ in range(2))
+    first.until(b"ready\r\n")
+    second.until(b"ready\r\n")
+    assert first.socket is not None and second.socket is not None
+    first.socket.send(json.dumps({"type": "resize", "cols": 90, "rows": 20}))
+    while (told := json.loads(first.socket.recv(timeout=20)))["type"] == "state":
+        pass
+    assert (told["type"], told["code"]) == ("error", "CONFLICT")
+    second.socket.send(b"more\n")
+    first.until(b"more\r\n")
+    for screen in (first, second):
+        screen.cut()
+    terminal.kill()
+
+
 def test_a_viewer_sees_and_types_nothing_and_is_told_of_a_take_over(
     server: Running, key: str, sandbox: Sandbox
 ) -> None:
@@ -312,6 +380,37 @@ def test_a_reader_views_and_does_not_control_and_a_stranger_finds_nothing(
     terminal.kill()
 
 
+@pytest.mark.parametrize("query", ["1?since=abc", "1?since=-5", "1?mode=own", "1?cols=0&rows=1", "first"])
+def test_what_cannot_be_asked_for_is_refused_like_a_request(
+    server: Running, key: str, sandbox: Sandbox, query: str
+) -> None:
+    url = f"ws{server.url.removeprefix('http')}/v1/sandboxes/{sandbox.id}/terminals/{query}"
+    with pytest.raises(InvalidStatus) as refused:
+        connect(url, additional_headers={"Authorization": f"Bearer {key}"}, proxy=None)
+    assert refused.value.response.status_code == 400
+    assert json.loads(refused.value.response.body or b"{}")["code"] == "INVALID_ARGUMENT"
+
+
+def test_who_controls_and_who_may_not_is_in_the_audit(server: Running, key: str, sandbox: Sandbox) -> None:
+    terminal = sandbox.terminals.create("cat")
+    server.share(server.project("typist"), "onlooker", Role.READ)
+    screen = Screen(server.url, key, sandbox.id, terminal.id)
+    screen.open().send(b"x\n")
+    screen.until(b"x\r\n")
+    screen.cut()
+    with pytest.raises(InvalidStatus):
+        Screen(server.url, server.key("onlooker"), sandbox.id, terminal.id).open()
+    found = {
+        (entry.actor, entry.outcome)
+        for entry in server.context.store.audit.before(None)
+        if entry.action == "sandbox.write"
+        and entry.target == f"sandbox {sandbox.id}"
+        and "terminals" in entry.operation
+    }
+    assert {("user:typist", "ok"), ("user:onlooker", "PERMISSION_DENIED")} <= found
+    terminal.kill()
+
+
 def test_a_process_is_streamed_with_both_its_streams(server: Running, key: str, sandbox: Sandbox) -> None:
     made = sandbox.processes.spawn("read line; echo out $line; echo err >&2; exit 4", stdin=True)
     path = f"ws{server.url.removeprefix('http')}/v1/sandboxes/{sandbox.id}/processes/{made.id}"
@@ -326,6 +425,56 @@ def test_a_process_is_streamed_with_both_its_streams(server: Running, key: str, 
             assert offset == len(got[number])
             got[number] += message[9:]
     assert got == {1: b"out in\n", 2: b"err\n"}
+
+
+def test_input_by_requests_and_by_sockets_arrives_all(server: Running, key: str, sandbox: Sandbox) -> None:
+    made = sandbox.processes.spawn("cat > got", stdin=True)
+    path = f"/v1/sandboxes/{sandbox.id}/processes/{made.id}"
+    url, headers = f"ws{server.url.removeprefix('http')}{path}", {"Authorization": f"Bearer {key}"}
+
+    def post(data: str, close: bool = False) -> None:
+        client.post(f"{path}/stdin", json={"data": data, "close": close}).raise_for_status()
+
+    with httpx2.Client(base_url=server.url, headers=headers, timeout=60) as client:
+        post("1")
+        with connect(url, additional_headers=headers, compression=None, proxy=None) as first:
+            first.send(b"2")
+            wait_for(sandbox, b"12")
+            post("3")
+            with connect(url, additional_headers=headers, compression=None, proxy=None) as second:
+                second.send(b"4")
+                wait_for(sandbox, b"1234")
+                first.send(b"5")
+                wait_for(sandbox, b"12345")
+                post("6")
+        post("7", close=True)
+    made.wait()
+    assert sandbox.files.read("got") == b"1234567"
+
+
+def wait_for(sandbox: Sandbox, content: bytes) -> None:
+    end = time.monotonic() + 20
+    while (got := sandbox.files.read("got")) != content:
+        assert time.monotonic() < end, got
+        time.sleep(0.02)
+
+
+def test_input_of_requests_at_the_same_time_arrives_all(server: Running, key: str, sandbox: Sandbox) -> None:
+    """None of them has a handle to the process yet."""
+    lines = [f"{number:08}" for number in range(16)]
+    for _ in range(5):
+        made = sandbox.processes.spawn("cat > got", stdin=True)
+        path = f"/v1/sandboxes/{sandbox.id}/processes/{made.id}/stdin"
+        headers = {"Authorization": f"Bearer {key}"}
+        with (
+            httpx2.Client(base_url=server.url, headers=headers, timeout=60) as client,
+            ThreadPoolExecutor(16) as threads,
+        ):
+            for answer in threads.map(lambda line: client.post(path, json={"data": f"{line}\n"}), lines):  # noqa: B023
+                answer.raise_for_status()
+            client.post(path, json={"close": True}).raise_for_status()
+        made.wait()
+        assert sorted(sandbox.files.read("got").decode().split()) == lines
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, BinaryIO, TypeVar
@@ -119,7 +119,8 @@ class RemoteProvider(
             await to_the_end(self._changing, lambda: made.append(self._client.send(request)))
         except asyncio.CancelledError:
             for answer in made:
-                await to_the_end(self._changing, partial(self._client.send, undo(answer)))
+                with suppress(SkerryError):  # who is cancelled is told nothing else
+                    await to_the_end(self._changing, partial(self._client.send, undo(answer)))
             raise
         return made[0]
 
@@ -284,7 +285,8 @@ class RemoteProvider(
             await to_the_end(self._changing, work, stop.ask)
         except asyncio.CancelledError:
             for info in made:  # nobody will ever learn of it
-                await self.destroy(info.id)
+                with suppress(SkerryError):
+                    await self.destroy(info.id)
             raise
         if spec.leased:
             self._holder.hold(made[0].id)

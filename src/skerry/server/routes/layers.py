@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import anyio
 from fastapi import Query
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.websockets import WebSocket
 
 from skerry.core.config import parse_size
@@ -21,8 +23,10 @@ from skerry.core.provider import Templates
 from skerry.sdk.building import offering
 from skerry.sdk.portable import portable
 from skerry.server import naming
-from skerry.server.context import Context, Ctx, InProject, Sandbox, Snapshot, Volume, Who
+from skerry.server.context import About, Context, Ctx, InProject, Sandbox, Snapshot, Volume, Who
 from skerry.server.creating import usable_snapshot
+from skerry.server.permissions import Action
+from skerry.server.pipes import PIECE, Inlet, slot
 from skerry.server.plain import Plain, read_body
 from skerry.server.provisioning import inner_spec
 from skerry.server.routes.provider import (
@@ -34,10 +38,14 @@ from skerry.server.routes.provider import (
     adopt,
     answer,
     gives,
+    leased_to,
     takes,
 )
 from skerry.server.routing import ProjectQuery, Routes
-from skerry.server.streams.states import Body, exporting
+from skerry.server.sending import Sender, Streamed, body
+from skerry.server.streams.browser import gone_is_fine
+from skerry.server.streams.states import exporting
+from skerry.server.streams.watch import until_over
 
 router = Routes("provider")
 MAX_SPEC = 8 << 20
@@ -216,14 +224,15 @@ class Commit:
 async def commit(request: Request, context: Ctx, sandbox: Sandbox) -> None:
     """End it and keep what it wrote as a layer."""
     body = await read_body(request, Commit)
-    await _templates(context).commit_layer(sandbox.id, body.digest, directory=body.directory)
-    await context.leases.release("sandbox", sandbox.id)
-    await context.sandboxes.forget([sandbox.id])
+    async with context.sandboxes.ending(sandbox.id):
+        await _templates(context).commit_layer(sandbox.id, body.digest, directory=body.directory)
+        await context.leases.release("sandbox", sandbox.id)
 
 
 @router.websocket(f"{BASE}/layers/{{digest}}/building")
-async def building(socket: WebSocket, context: Ctx, digest: str) -> None:
+async def building(socket: WebSocket, context: Ctx, who: Who, about: About, digest: str) -> None:
     """The right to build a layer: a byte says that it is held; it is given back by closing the socket."""
+    await _templates(context).has_layer(digest)  # what is no digest is refused like a request
     await socket.accept()
 
     async def closed(scope: anyio.CancelScope) -> None:
@@ -232,43 +241,44 @@ async def building(socket: WebSocket, context: Ctx, digest: str) -> None:
                 pass
         scope.cancel()
 
-    async with anyio.create_task_group() as tasks:
+    async def over(scope: anyio.CancelScope) -> None:
+        await until_over(context, who, about, (Action.SERVER_ADMIN,))
+        scope.cancel()
 
-        async def stopping() -> None:
-            await context.stopping.wait()
-            tasks.cancel_scope.cancel()
-
-        tasks.start_soon(closed, tasks.cancel_scope)
-        tasks.start_soon(stopping)
-        async with _templates(context).building(digest):
-            await socket.send_bytes(b"1")
-            await anyio.sleep_forever()
+    with gone_is_fine():
+        async with anyio.create_task_group() as tasks:
+            for end in (closed, over):
+                tasks.start_soon(end, tasks.cancel_scope)
+            async with _templates(context).building(digest):
+                await socket.send_bytes(b"1")
+                await anyio.sleep_forever()
 
 
 # -- states as files
 
 
-@router.get(f"{ONE}/state", response_class=StreamingResponse)
+@router.get(f"{ONE}/state", response_class=Response)
 async def export_sandbox(context: Ctx, sandbox: Sandbox) -> Response:
     """Its state in pieces: see docs/how-to/remote.md."""
-    return await _export(context, sandbox.id)
+    return _export(context, sandbox.id)
 
 
-@router.get(f"{BASE}/snapshots/{{snapshot}}/state", response_class=StreamingResponse)
+@router.get(f"{BASE}/snapshots/{{snapshot}}/state", response_class=Response)
 async def export_snapshot(context: Ctx, snapshot: Snapshot) -> Response:
-    return await _export(context, snapshot.id)
+    return _export(context, snapshot.id)
 
 
-async def _export(context: Context, source_id: str) -> Response:
-    pieces = exporting(portable(context.provider, "export_state"), source_id)
-    first = await anext(pieces)  # an export that cannot begin is an error of the request
+def _export(context: Context, source_id: str) -> Response:
+    chosen = portable(context.provider, "export_state")
 
-    async def all_of_it() -> AsyncIterator[bytes]:
-        yield first
-        async for piece in pieces:
-            yield piece
+    async def send(sender: Sender) -> None:
+        async with slot(context), aclosing(exporting(chosen, source_id)) as pieces:
+            async for piece in pieces:
+                if not sender.begun:
+                    await sender.head(200, {"content-type": "application/vnd.skerry.pieces"})
+                await sender.write(piece)
 
-    return StreamingResponse(all_of_it(), media_type="application/vnd.skerry.pieces")
+    return Streamed(send)
 
 
 @router.post(f"{BASE}/states", openapi_extra={"requestBody": {"content": {"application/vnd.skerry.state": {}}}}, **INFO)
@@ -281,18 +291,34 @@ async def import_(
     process: ProcessQuery = 0,
 ) -> Response:
     """A sandbox from a state: the length of the specification (4 bytes), the specification, the archive."""
-    body = Body(request.stream())
-    spec = from_plain(SandboxSpec, loads(await _head(body)))
-    if spec.leased and holder is None:
-        raise InvalidArgument("a sandbox that is leased needs a holder")
+    chunks = body(request)
+    head, rest = await _head(chunks)
+    spec = from_plain(SandboxSpec, loads(head))
+    holder = leased_to(context, spec, holder)
     inner = await inner_spec(context, who, project, spec)
     chosen = portable(context.provider, "import_state")
-    info: SandboxInfo = await chosen.import_state(body.in_thread(), inner, key=None, on_progress=None)
-    return await adopt(context, project, info, holder if spec.leased else None, process)
+    async with slot(context):
+        source: Any = io.BufferedReader(Inlet(_after(rest, chunks)), PIECE)
+        info: SandboxInfo = await chosen.import_state(source, inner, key=None, on_progress=None)
+    return await adopt(context, project, info, holder, process)
 
 
-async def _head(body: Body) -> bytes:
-    size = int.from_bytes(await body.exactly(4), "big")
-    if not 0 < size <= MAX_SPEC:
-        raise InvalidArgument("this does not begin with a specification")
-    return await body.exactly(size)
+async def _head(chunks: AsyncIterator[bytes]) -> tuple[bytes, bytes]:
+    """The specification, and what has come of the archive behind it."""
+    data, end = bytearray(), 4
+    async for chunk in chunks:
+        data += chunk
+        if len(data) >= 4:
+            end = 4 + int.from_bytes(data[:4], "big")
+            if not 4 < end <= 4 + MAX_SPEC:
+                raise InvalidArgument("this does not begin with a specification")
+            if len(data) >= end:
+                return bytes(data[4:end]), bytes(data[end:])
+    raise InvalidArgument("the body ends too early")
+
+
+async def _after(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    if first:
+        yield first
+    async for chunk in rest:
+        yield chunk

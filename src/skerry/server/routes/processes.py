@@ -62,7 +62,7 @@ async def output(box: Box, id: Id, since_stdout: Since = 0, since_stderr: Since 
 @router.post(SANDBOX + "/processes/{id}/stdin", **op("Send input to a process", status=204))
 async def stdin(request: Request, box: Box, id: Id, body: work.Stdin) -> Response:
     """To one that was started with `stdin`. Waits while it does not read."""
-    process = PROCESSES.get(box, id) or PROCESSES.keep(box, id, await box.processes.get(id))
+    process = await PROCESSES.get(box, id)
 
     async def send() -> None:
         if data := body.content():

@@ -59,6 +59,16 @@ def answer(context: Context, sandbox: Located, info: SandboxInfo) -> Response:
     return Plain(shown(context, sandbox.project, info))
 
 
+def leased_to(context: Context, spec: SandboxSpec, holder: str | None) -> str | None:
+    """Whom a new sandbox ends with, if it does. Raises InvalidArgument, before anything is made."""
+    if not spec.leased:
+        return None
+    if holder is None:
+        raise InvalidArgument("a sandbox that is leased needs a holder")
+    context.leases.renew(holder)
+    return holder
+
+
 async def adopt(context: Context, project: Project, info: SandboxInfo, holder: str | None, process: int) -> Response:
     """Note whose a new sandbox is; one that is leased to the server itself goes over to its holder.
 
@@ -68,6 +78,7 @@ async def adopt(context: Context, project: Project, info: SandboxInfo, holder: s
     name = naming.outer(project, info.name)
     item = Belonging(kind="sandbox", id=info.id, project_id=project.id, name=name)
     await context.store.belongings.put([item])
+    await context.events.collect(info.id)
     if holder is not None and isinstance(context.provider, Leases) and not info.prepared:
         await context.leases.hold("sandbox", info.id, holder, process, preparing=True)
         await context.provider.record_lease(info.id, held=False)
@@ -93,12 +104,11 @@ async def create(
 ) -> Response:
     """Make a sandbox from a whole specification."""
     spec = await read_body(request, SandboxSpec)
-    if spec.leased and holder is None:
-        raise InvalidArgument("a sandbox that is leased needs a holder")
+    holder = leased_to(context, spec, holder)
     if spec.idempotency_key is None and idempotency_key is not None:
         spec = dataclasses.replace(spec, idempotency_key=f"header:{idempotency_key}")
     info = await context.provider.create(await inner_spec(context, who, project, spec))
-    return await adopt(context, project, info, holder if spec.leased else None, process)
+    return await adopt(context, project, info, holder, process)
 
 
 @router.get(f"{BASE}/sandboxes", responses=gives(list[SandboxInfo]), response_class=Plain)
@@ -121,9 +131,9 @@ async def show(context: Ctx, sandbox: Sandbox) -> Response:
 
 @router.delete(ONE, status_code=204)
 async def destroy(context: Ctx, sandbox: Sandbox) -> None:
-    await context.provider.destroy(sandbox.id)
-    await context.leases.release("sandbox", sandbox.id)
-    await context.sandboxes.forget([sandbox.id])
+    async with context.sandboxes.ending(sandbox.id):
+        await context.provider.destroy(sandbox.id)
+        await context.leases.release("sandbox", sandbox.id)
 
 
 @router.get(f"{ONE}/usage", responses=gives(Usage), response_class=Plain)

@@ -25,7 +25,10 @@ from skerry.server.sending import NDJSON, while_there
 
 router = Routes("sandboxes")
 
-LINES = "Lines `{type: log, text}` and `{type: progress, …}`, then `{type: done, sandbox}` or `{type: error, problem}`."
+LINES = (
+    "Lines `{type: log, text}` and `{type: progress, …}`, `{type: gap, lines}` for what a slow client missed, then"
+    " `{type: done, sandbox}` or `{type: error, problem}`."
+)
 
 
 class Fork(BaseModel):
@@ -116,11 +119,11 @@ async def destroy(
     timeout: Annotated[float, Query(gt=0, le=3600, description="Seconds they have for it.")] = 30.0,
 ) -> Response:
     """End it and remove everything of it."""
-    try:
-        await (await sandbox.use()).destroy(graceful=graceful, timeout=timeout)
-    except Corrupted:  # with nothing left to talk to
-        await context.provider.destroy(sandbox.id)
-    await context.sandboxes.forget([sandbox.id])
+    async with context.sandboxes.ending(sandbox.id):
+        try:
+            await (await sandbox.use()).destroy(graceful=graceful, timeout=timeout)
+        except Corrupted:  # with nothing left to talk to
+            await context.provider.destroy(sandbox.id)
     return Response(status_code=204)
 
 

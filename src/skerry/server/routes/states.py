@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import io
 from typing import Annotated
-from weakref import WeakKeyDictionary
 
 from fastapi import Header, Query, Request, Response
 from pydantic import TypeAdapter, ValidationError
@@ -18,7 +17,7 @@ from skerry.server.context import Context, Ctx, InProject, Sandbox, Snapshot, Wh
 from skerry.server.models import sandboxes as models
 from skerry.server.models.mirror import answer
 from skerry.server.models.types import Key
-from skerry.server.pipes import PIECE, Inlet, Outlet
+from skerry.server.pipes import PIECE, Inlet, Outlet, slot
 from skerry.server.routes.parts import SANDBOX, SandboxModel, op, shown
 from skerry.server.routing import Routes
 from skerry.server.sending import Sender, Streamed, body
@@ -26,9 +25,6 @@ from skerry.server.sending import Sender, Streamed, body
 router = Routes("states")
 
 STATE = "application/vnd.skerry.state"
-AT_ONCE = 4
-"""States on their way at a time: each holds a thread while a client is slow."""
-_slots: WeakKeyDictionary[Context, asyncio.Semaphore] = WeakKeyDictionary()
 _key = TypeAdapter(Key)
 
 
@@ -48,7 +44,7 @@ def _export(context: Context, source: str, name: str, wanted: models.Export | No
     key = None if wanted is None else wanted.key
 
     async def send(sender: Sender) -> None:
-        async with _slots.setdefault(context, asyncio.Semaphore(AT_ONCE)):
+        async with slot(context):
             await _write(sender, chosen, source, key, name)
 
     return Streamed(send)
@@ -101,7 +97,7 @@ async def import_state(
     except ValidationError as error:
         where = error.errors()[0]
         raise InvalidArgument(f"options or key: {'.'.join(map(str, where['loc']))}: {where['msg']}") from None
-    async with _slots.setdefault(context, asyncio.Semaphore(AT_ONCE)):
+    async with slot(context):
         source = io.BufferedReader(Inlet(body(request)), PIECE)
         _, info = await creating.create(
             context, who, project, wanted, idempotency_key=idempotency_key, import_state=source, key=key

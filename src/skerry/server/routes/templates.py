@@ -26,7 +26,8 @@ router = Routes("templates")
 Model = mirrored(TemplateInfo)
 Name = Annotated[str, Path(max_length=200, description="With or without a version.", examples=["python:3.12"])]
 LINES = (
-    "Lines `{type: log, text}` and `{type: progress, …}`, then `{type: done, template}` or `{type: error, problem}`."
+    "Lines `{type: log, text}` and `{type: progress, …}`, `{type: gap, lines}` for what a slow client missed, then"
+    " `{type: done, template}` or `{type: error, problem}`."
 )
 
 

@@ -56,7 +56,7 @@ async def type_input(request: Request, box: Box, id: Id, body: work.Typed) -> Re
     """Waits while the terminal takes nothing. CONFLICT when another client has taken over since the last time."""
     if body.takeover:
         TERMINALS.drop(box, id)
-    terminal = TERMINALS.get(box, id) or TERMINALS.keep(box, id, await box.terminals.get(id))
+    terminal = await TERMINALS.get(box, id)
     await while_there(request, terminal.write(body.content()))
     return Response(status_code=204)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -11,7 +12,7 @@ from typing import Any, Protocol
 import anyio
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from skerry.core.errors import ConnectionLost, InvalidArgument, SkerryError
+from skerry.core.errors import InvalidArgument, PermissionDenied, SkerryError, TooLarge
 from skerry.core.problems import to_problem
 from skerry.server.access import Subject
 from skerry.server.context import Context
@@ -22,7 +23,15 @@ from skerry.server.streams.watch import until_over
 UNACKNOWLEDGED = 256 * 1024
 """Bytes in flight; who does not acknowledge is shown no more."""
 MAX_INPUT = 1 << 20
+PIECE = 64 * 1024
+"""What is passed on at a time, so that it shows when a program takes any of it."""
 MAX_TEXT = 4096
+MOST_WAITING = 4 << 20
+"""Bytes of input that wait for the program. Acknowledgements behind more than that wait too."""
+PATIENCE = 15.0
+"""Seconds that a program may take none of it; shorter than what keepalive allows a socket that is not read."""
+_CODES = {InvalidArgument.code: 4400, TooLarge.code: 4413}
+"""What a socket is closed with for what its browser did; 4503 for the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +53,20 @@ class Stream(Protocol):
         """Tell what changes beside that."""
 
     async def take(self, message: bytes | dict[str, Any]) -> None:
-        """Something from the browser. Raises InvalidArgument."""
+        """Something from the browser, in order; returns when the program has it. Raises SkerryError."""
+
+
+async def admit(context: Context, actor: Actor, subject: Subject, *, view: bool, operation: str) -> Action:
+    """What the stream needs; that somebody controls it, or may not, is audited. Raises PermissionDenied."""
+    if view:
+        return Action.SANDBOX_READ  # which the route has asked for
+    action = Action.SANDBOX_WRITE
+    allowed = context.allows(actor, action, subject)
+    outcome = "ok" if allowed else PermissionDenied.code
+    await context.audit(actor, action, subject, operation=f"{operation}?mode=control", outcome=outcome)
+    if not allowed:
+        raise PermissionDenied("you may look at this, not use it", hint="open it with mode=view")
+    return action
 
 
 @contextmanager
@@ -64,6 +86,11 @@ class Browser:
         self._sent: dict[int, int] = {}
         self._acknowledged: dict[int, int] = {}
         self._room = anyio.Event()
+        self._waiting: deque[bytes | dict[str, Any]] = deque()
+        """What the browser has sent and the program not taken, in order."""
+        self._size = 0
+        """Bytes of it."""
+        self._came, self._taken = anyio.Event(), anyio.Event()
 
     async def run(self, stream: Stream, context: Context, actor: Actor, subject: Subject, action: Action) -> None:
         """Show `stream` until it, the browser or the server ends, or the actor may no longer."""
@@ -72,22 +99,28 @@ class Browser:
 
             async def watch() -> None:
                 nonlocal end
-                code, reason = await until_over(context, actor, subject, action)
+                code, reason = await until_over(context, actor, subject, (action,))
                 end = Ended(code, reason=reason)
                 tasks.cancel_scope.cancel()
 
-            async def up() -> None:
+            async def until_failed(work: Awaitable[None]) -> None:
                 nonlocal end
                 try:
-                    async for message in self._messages():
-                        await stream.take(message)
-                except InvalidArgument as error:
-                    end = Ended(4400, error)
-                except ConnectionLost as error:
-                    end = Ended(4503, error)
+                    await work
+                except SkerryError as error:
+                    end = Ended(_CODES.get(error.code, 4503), error)
+                    tasks.cancel_scope.cancel()
+
+            async def up() -> None:
+                await until_failed(self._read())
+                with anyio.move_on_after(PATIENCE):
+                    await self._all_taken()  # typed before it went
                 tasks.cancel_scope.cancel()
 
-            for task in (watch, up, stream.news):
+            async def take() -> None:
+                await until_failed(self._pass_on(stream))
+
+            for task in (watch, up, take, stream.news):
                 tasks.start_soon(task)
             end = await stream.down()
             tasks.cancel_scope.cancel()
@@ -108,6 +141,35 @@ class Browser:
     async def tell_error(self, error: SkerryError) -> None:
         await self.tell({"type": "error", **{key: value for key, value in to_problem(error).items() if key != "type"}})
 
+    async def _read(self) -> None:
+        """Keep what the browser sends for `_pass_on`, until it is gone. Raises InvalidArgument, TooLarge.
+
+        It reads on while the program takes nothing: the program may itself wait for an acknowledgement.
+        """
+        async for message in self._messages():
+            while self._size > MOST_WAITING:
+                with anyio.move_on_after(PATIENCE) as scope:
+                    await self._taken.wait()
+                if scope.cancelled_caught:
+                    raise TooLarge(f"the program leaves {self._size} bytes of input unread")
+            self._waiting.append(message)
+            self._size += _size(message)
+            self._came.set()
+
+    async def _pass_on(self, stream: Stream) -> None:
+        while True:
+            while not self._waiting:
+                self._came = anyio.Event()
+                await self._came.wait()
+            await stream.take(self._waiting[0])
+            self._size -= _size(self._waiting.popleft())
+            taken, self._taken = self._taken, anyio.Event()
+            taken.set()
+
+    async def _all_taken(self) -> None:
+        while self._waiting:
+            await self._taken.wait()
+
     async def _messages(self) -> AsyncIterator[bytes | dict[str, Any]]:
         """What the browser sends, but acknowledgements; ends with the socket. Raises InvalidArgument."""
         while True:
@@ -118,7 +180,8 @@ class Browser:
             if data is not None:
                 if len(data) > MAX_INPUT:
                     raise InvalidArgument(f"input comes in pieces of at most {MAX_INPUT} bytes")
-                yield data
+                for at in range(0, len(data), PIECE):
+                    yield data[at : at + PIECE]
             elif (parsed := _parse(text or "")).get("type") == "ack":
                 self._acknowledge(parsed)
             else:
@@ -137,6 +200,11 @@ class Browser:
         if end.error is not None:
             await self.tell_error(end.error)
         await self._socket.close(end.code, end.reason or (end.error.code if end.error else ""))
+
+
+def _size(message: bytes | dict[str, Any]) -> int:
+    """What it costs to keep it; nothing is free."""
+    return 500 + len(message)
 
 
 def _parse(text: str) -> dict[str, Any]:

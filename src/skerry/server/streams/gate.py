@@ -52,6 +52,8 @@ class Gate:
         """`longest` is the most seconds that a sandbox may be given to live; None: any."""
         self._allows, self._longest = allows, longest
         self._buffer = bytearray()
+        self._needed = 0
+        """Bytes that must be there before it is worth to look again: a frame in many pieces is not copied for each."""
         self._last = 0
         self._refused: set[int] = set()
 
@@ -64,7 +66,10 @@ class Gate:
         """Raises FrameError where the client broke the protocol: the connection must end."""
         if self._buffer:
             self._buffer += data
+            if len(self._buffer) < self._needed:
+                return Passage()
             data, self._buffer = bytes(self._buffer), bytearray()
+        self._needed = HEADER_SIZE
         passage = Passage()
         parts: list[bytes | memoryview] = []
         answers: list[bytes] = []
@@ -73,6 +78,7 @@ class Gate:
             length, stream, kind, flags = parse_header(view, position)
             end = position + HEADER_SIZE + length
             if end > size:
+                self._needed = end - position
                 break
             if kind in _CARRIERS and 0 < stream <= self._last:
                 changed = b"" if stream in self._refused else None

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import anyio
 from starlette.websockets import WebSocket
 
 from skerry.core.config import limits
-from skerry.core.errors import ConnectionLost, InvalidArgument
+from skerry.core.errors import ConnectionLost, InvalidArgument, QuotaExceeded
 from skerry.server.access import Subject
 from skerry.server.context import About, Context, Ctx, Sandbox, Who
 from skerry.server.identity import Actor
@@ -27,6 +30,24 @@ BROKEN_PROTOCOL = 1002
 AGENT_GONE = 4503
 REMEMBER = 1.0
 """Seconds that an answer of the permission table is good for."""
+MOST = 64
+"""Connections of one actor to one sandbox: its agent takes 256 in all, and whoever only looks leaves some to others."""
+_open: Counter[tuple[str, str]] = Counter()
+
+
+@contextmanager
+def _place(actor: Actor, sandbox_id: str) -> Iterator[None]:
+    """Raises QuotaExceeded."""
+    who = (actor.id, sandbox_id)
+    if _open[who] >= MOST:
+        raise QuotaExceeded(f"you have {MOST} connections to this sandbox already", hint="close some, or share one")
+    _open[who] += 1
+    try:
+        yield
+    finally:
+        _open[who] -= 1
+        if not _open[who]:
+            del _open[who]
 
 
 class Rights:
@@ -49,14 +70,15 @@ class Rights:
 async def wire(socket: WebSocket, context: Ctx, actor: Who, subject: About, sandbox: Sandbox) -> None:
     if SUBPROTOCOL not in socket.scope["subprotocols"]:
         raise InvalidArgument(f"this needs the WebSocket subprotocol {SUBPROTOCOL}")
-    async with open_agent(context.provider, sandbox.id) as (hello, agent):
-        await socket.accept(subprotocol=SUBPROTOCOL)
-        trail = Trail(context, actor, subject)
-        with gone_is_fine():
-            async with trail.kept():
-                code, reason = await _Gateway(context, actor, subject, socket, agent, trail).run(hello)
-            if code:
-                await socket.close(code, reason)
+    with _place(actor, sandbox.id):
+        async with open_agent(context.provider, sandbox.id) as (hello, agent):
+            await socket.accept(subprotocol=SUBPROTOCOL)
+            trail = Trail(context, actor, subject)
+            with gone_is_fine():
+                async with trail.kept():
+                    code, reason = await _Gateway(context, actor, subject, socket, agent, trail).run(hello)
+                if code:
+                    await socket.close(code, reason)
 
 
 class _Gateway:
@@ -70,7 +92,10 @@ class _Gateway:
         self._rights = Rights(context, actor, subject)
         self._gate = Gate(self._allows, longest=limits().max_lifetime)
         self._splice = Splice()
-        self._actions: dict[int, Action] = {}
+        # Keeps what the splice has ordered in that order: a send that waits for room may be overtaken by another.
+        self._sending = anyio.Lock(fast_acquire=True)
+        self._used = {Action.SANDBOX_READ}
+        """What was allowed on this connection: streams that were opened by it may still be there."""
         self._end = (0, "")
 
     async def run(self, hello: Hello) -> tuple[int, str]:
@@ -79,7 +104,7 @@ class _Gateway:
         async with anyio.create_task_group() as tasks:
 
             async def watch() -> None:
-                self._end = await until_over(self._context, self._actor, self._subject)
+                self._end = await until_over(self._context, self._actor, self._subject, self._used)
                 tasks.cancel_scope.cancel()
 
             tasks.start_soon(watch)
@@ -92,6 +117,8 @@ class _Gateway:
         if action is None:
             return False
         allowed = self._rights.has(action)
+        if allowed:
+            self._used.add(action)
         if not allowed or action is not Action.SANDBOX_READ:
             outcome = "ok" if allowed else "PERMISSION_DENIED"
             self._trail.add(action, f"WIRE {Type(frame.type).name}", outcome)
@@ -108,8 +135,10 @@ class _Gateway:
                 if data is None:
                     raise FrameError("text where frames are meant")
                 passage = self._gate.feed(data)
-                if passage.answer and (answer := self._splice.answer(passage.answer)):
-                    await self._send(answer)
+                if passage.answer:
+                    async with self._sending:
+                        if answer := self._splice.answer(passage.answer):
+                            await self._send(answer)
                 if passage.opened:
                     await self._trail.room()
                 if passage.forward:
@@ -124,7 +153,8 @@ class _Gateway:
         """From the agent to the client."""
         try:
             while data := await self._agent.receive():
-                await self._send(self._splice.feed(data))
+                async with self._sending:
+                    await self._send(self._splice.feed(data))
             self._end = (AGENT_GONE, "the agent closed the connection")
         except (FrameError, ConnectionLost) as error:
             self._end = (AGENT_GONE, str(error)[:100])

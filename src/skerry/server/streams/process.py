@@ -12,30 +12,23 @@ from typing import Annotated, Any, Literal
 from fastapi import Query
 from starlette.websockets import WebSocket
 
-from skerry.core.errors import (
-    ConnectionLost,
-    InvalidArgument,
-    PermissionDenied,
-    ProcessNotFound,
-    SandboxFailed,
-    SandboxNotFound,
-    SandboxStopped,
-)
+from skerry.core.errors import InvalidArgument, ProcessNotFound, SkerryError
 from skerry.sdk.exec_stream import AsyncExecStream
 from skerry.sdk.process import AsyncProcess
 from skerry.server.context import About, Ctx, Sandbox, Who
-from skerry.server.permissions import Action
+from skerry.server.handles import PROCESSES
 from skerry.server.routing import Routes
-from skerry.server.streams.browser import Browser, Ended, gone_is_fine
+from skerry.server.streams.browser import Browser, Ended, admit, gone_is_fine
 from skerry.server.streams.terminal import check_runs
 
 router = Routes("streams")
+PATH = "/v1/sandboxes/{sandbox}/processes/{process}"
 Offset = Annotated[int, Query(ge=-1, le=2**62)]
 _HEAD = struct.Struct(">BQ")
 _NUMBERS = {"stdout": 1, "stderr": 2}
 
 
-@router.websocket("/v1/sandboxes/{sandbox}/processes/{process}")
+@router.websocket(PATH)
 async def process(
     socket: WebSocket,
     context: Ctx,
@@ -48,12 +41,11 @@ async def process(
     mode: Literal["control", "view"] = "control",
 ) -> None:
     view = mode == "view"
-    action = Action.SANDBOX_READ if view else Action.SANDBOX_WRITE
-    if not context.allows(actor, action, subject):
-        raise PermissionDenied("you may look at this process, not use it", hint="open it with mode=view")
-    box = await sandbox.use(auto_start=False)
+    action = await admit(context, actor, subject, view=view, operation=f"WS {PATH}")
     await check_runs(context, sandbox.id)
-    handle = await box.processes.get(process, view=view)
+    # Who only looks starts nothing; who controls shares the handle of the requests that send input.
+    box = await sandbox.use(auto_start=not view)
+    handle = await box.processes.get(process, view=True) if view else await PROCESSES.get(box, process)
     start = (since, since if since_stderr is None else since_stderr)
     async with handle.attach(since=start, output_limit=0) as stream:
         await socket.accept()
@@ -80,7 +72,7 @@ class _Process:
             result = await self._stream.wait()
             how = {"exit_code": result.exit_code, "signal": result.signal, "status": result.status}
             await self._browser.tell({"type": "exit", **how})
-        except (ConnectionLost, ProcessNotFound, SandboxNotFound, SandboxStopped, SandboxFailed) as error:
+        except SkerryError as error:
             return Ended(4503, error)
         return Ended()
 

@@ -13,32 +13,23 @@ from typing import Annotated, Any, Literal
 from fastapi import Query
 from starlette.websockets import WebSocket
 
-from skerry.core.errors import (
-    Conflict,
-    ConnectionLost,
-    InvalidArgument,
-    PermissionDenied,
-    ProcessNotFound,
-    SandboxFailed,
-    SandboxNotFound,
-    SandboxStopped,
-)
+from skerry.core.errors import Conflict, InvalidArgument, ProcessNotFound, SkerryError
 from skerry.core.models import State
 from skerry.sdk.terminal import AsyncTerminal
 from skerry.sdk.terminal_stream import AsyncTerminalStream
 from skerry.server.context import About, Context, Ctx, Sandbox, Who
-from skerry.server.permissions import Action
 from skerry.server.routing import Routes
-from skerry.server.streams.browser import Browser, Ended, gone_is_fine
+from skerry.server.streams.browser import Browser, Ended, admit, gone_is_fine
 
 router = Routes("streams")
+PATH = "/v1/sandboxes/{sandbox}/terminals/{terminal}"
 Mode = Literal["control", "view", "takeover"]
 Offset = Annotated[int, Query(ge=-1, le=2**62, description="The offset of the next byte; -1: only what comes.")]
 Side = Annotated[int | None, Query(ge=1, le=10_000)]
 _OFFSET = struct.Struct(">Q")
 
 
-@router.websocket("/v1/sandboxes/{sandbox}/terminals/{terminal}")
+@router.websocket(PATH)
 async def terminal(
     socket: WebSocket,
     context: Ctx,
@@ -53,9 +44,7 @@ async def terminal(
 ) -> None:
     # To control is to take over: the last one to come controls. Who was taken over comes back with mode=view.
     view = mode == "view"
-    action = Action.SANDBOX_READ if view else Action.SANDBOX_WRITE
-    if not context.allows(actor, action, subject):
-        raise PermissionDenied("you may look at this terminal, not use it", hint="open it with mode=view")
+    action = await admit(context, actor, subject, view=view, operation=f"WS {PATH}")
     box = await sandbox.use(auto_start=False)
     await check_runs(context, sandbox.id)
     handle = await box.terminals.get(terminal, view=view)
@@ -98,7 +87,7 @@ class _Terminal:
             assert exit is not None
             how = {"exit_code": exit.exit_code, "signal": exit.signal, "status": exit.status}
             await self._browser.tell({"type": "exit", **how, "offset": max(self._next, 0)})
-        except (ConnectionLost, ProcessNotFound, SandboxNotFound, SandboxStopped, SandboxFailed) as error:
+        except SkerryError as error:
             return Ended(4503, error)
         return Ended()
 
@@ -121,8 +110,10 @@ class _Terminal:
                 await self._stream.write(message)
             elif message.get("type") == "resize":
                 cols, rows = message.get("cols"), message.get("rows")
-                if not isinstance(cols, int) or not isinstance(rows, int) or not self._stream.controls:
-                    raise InvalidArgument("a size is two whole numbers, from who controls the terminal")
+                if not isinstance(cols, int) or not isinstance(rows, int):
+                    raise InvalidArgument("a size is two whole numbers")
+                if not self._stream.controls:  # a window may have changed before it was told of the take-over
+                    raise Conflict("another client controls the terminal", hint="open it again to take it back")
                 await self._handle.resize(cols, rows)
             else:
                 raise InvalidArgument("a message is an ack, a resize or bytes")

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import anyio
 
-from skerry.server.access import Subject
+from skerry.server.access import Subject, write_down
 from skerry.server.context import Context
 from skerry.server.identity import Actor
 from skerry.server.permissions import Action
@@ -51,8 +51,9 @@ class Trail:
 
     async def _write(self) -> None:
         entries, self._entries = self._entries, []
-        if entries:
-            await self._context.store.audit.add(entries)
+        # A write that is cancelled while it waits for the one before it would never happen.
+        with anyio.CancelScope(shield=True):
+            await write_down(self._context.store, entries)
 
     async def _write_on(self) -> None:
         while True:
@@ -70,5 +71,4 @@ class Trail:
                 yield
                 tasks.cancel_scope.cancel()
         finally:
-            with anyio.CancelScope(shield=True):
-                await self._write()
+            await self._write()
