@@ -1,21 +1,18 @@
-"""The snapshots and volumes of projects, found for an actor, listed, and noted; whose the names of templates are."""
+"""The snapshots and volumes of projects: found for an actor, listed, and noted."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from skerry.core.built import stem
-from skerry.core.errors import Conflict, InvalidArgument, SnapshotNotFound, Unsupported, VolumeNotFound
+from skerry.core.errors import InvalidArgument, SnapshotNotFound, Unsupported, VolumeNotFound
 from skerry.core.models import SnapshotInfo, VolumeInfo
-from skerry.core.provider import Provider, Snapshots, Templates, Volumes
+from skerry.core.provider import Provider, Snapshots, Volumes
 from skerry.server import naming
-from skerry.server.access import Subject, is_admin
+from skerry.server.access import Subject
 from skerry.server.identity import Actor
-from skerry.server.permissions import Role
 from skerry.server.projects import choices, only
 from skerry.server.store import Belonging, Project, Store
-from skerry.templates import catalogue
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,23 +128,6 @@ class Holdings:
             if (unclaimed and project is None) or (project is not None and project.id in wanted):
                 found.append((project, naming.outer_volume(project, info)))
         return found
-
-    async def claim_template(self, actor: Actor, name: str) -> None:
-        """Note that a template's name is the actor's: everybody uses it, so nobody else may build something under it.
-
-        Raises Conflict for one that is somebody else's, or was built past the server.
-        """
-        ours = catalogue.knows(name)  # which nobody can build something else under
-        if actor.user is None or is_admin(actor) or ours or not isinstance(self._provider, Templates):
-            return
-        noted = self._store.belongings.get("template", name)
-        if name in {stem(built) for built in await self._provider.list_templates()}:
-            role = None if noted is None else self._store.projects.role(noted.project_id or "", actor.user.id)
-            if role not in (Role.WRITE, Role.OWNER):
-                raise Conflict(f"the template {name!r} is somebody else's", hint="choose another name")
-            return
-        personal = self._store.projects.of_user(actor.user.id)[0][0]
-        await self._store.belongings.put([Belonging(kind="template", id=name, project_id=personal.id, name=name)])
 
     async def _snapshot(self, id_or_name: str) -> SnapshotInfo | None:
         try:

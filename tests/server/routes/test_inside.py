@@ -157,29 +157,3 @@ def test_templates_are_listed_shown_and_built_with_their_log(server: Running, ow
     ):
         refused = owner.post("/v1/templates", json=body)
         assert (refused.status_code, refused.json()["code"]) == (400, "INVALID_ARGUMENT"), (body, refused.text)
-
-
-def test_nobody_builds_something_else_under_the_name_of_anothers_template(
-    server: Running, owner: httpx2.Client
-) -> None:
-    """Everybody's sandboxes begin with what a name stands for."""
-
-    def build(client: httpx2.Client, text: str, **more: Any) -> httpx2.Response:
-        yaml = f"name: trusted\nbase: host\nscripts:\n  build:\n    - echo {text} >/workspace/by\n"
-        return client.post("/v1/templates", json={"yaml": yaml, **more})
-
-    with server.client_of("stranger") as stranger, server.client_of("admin") as admin:
-        first = _ok(build(owner, "owner"))
-        for refused in (
-            build(stranger, "stranger"),
-            build(stranger, "owner", force=True),
-            stranger.post("/v1/templates", json={"image": "docker://example.com/x", "name": "trusted:2"}),
-        ):
-            assert (refused.status_code, refused.json()["code"]) == (409, "CONFLICT"), refused.text
-        assert _ok(build(stranger, "owner"))["digest"] == first["digest"]
-        assert _ok(build(owner, "owner anew"))["digest"] != first["digest"]
-        _ok(build(admin, "admin"))
-        assert admin.delete("/v1/templates/trusted").status_code == 204
-        _ok(build(stranger, "stranger"))
-        assert build(owner, "owner").status_code == 409
-        assert admin.delete("/v1/templates/trusted").status_code == 204

@@ -7,12 +7,11 @@ from typing import Annotated, Any
 
 from fastapi import Path, Request, Response
 
-from skerry.core.errors import Conflict, InvalidArgument, TemplateNotFound
+from skerry.core.errors import InvalidArgument
 from skerry.core.models import TemplateInfo
 from skerry.sdk import AsyncTemplates
 from skerry.sdk.building import BUILD_TIMEOUT, ProgressCallback
-from skerry.sdk.templates import resolve_template
-from skerry.server.context import Context, Ctx, Who
+from skerry.server.context import Ctx
 from skerry.server.following import followed, follows
 from skerry.server.models import sandboxes as models
 from skerry.server.models.mirror import answer, mirrored
@@ -43,19 +42,10 @@ async def show(context: Ctx, template: Name) -> Response:
 
 
 @router.post("/v1/templates", **op("Build a template", Model, also={NDJSON: LINES, SSE: LINES}))
-async def build(request: Request, context: Ctx, who: Who, body: models.Build) -> Response:
-    """With all that it is based on, unless it is built. With `Accept` its log and progress come as they are made.
-
-    A name is whose it was first: CONFLICT for anybody else but an administrator.
-    """
+async def build(request: Request, context: Ctx, body: models.Build) -> Response:
+    """With all that it is based on, unless it is built. With `Accept` its log and progress come as they are made."""
     wanted = _definition(body)
     models.check_image(body.image)
-    if (name := wanted.name if isinstance(wanted, Template) else body.name) is not None:
-        try:
-            await context.holdings.claim_template(who, name.partition(":")[0])
-        except Conflict:
-            if body.force or not await _is_built(context, wanted):
-                raise
 
     async def make(on_log: Callable[[str], object] | None, on_progress: ProgressCallback | None) -> dict[str, Any]:
         info = await AsyncTemplates(context.provider).build(
@@ -72,17 +62,6 @@ async def build(request: Request, context: Ctx, who: Who, body: models.Build) ->
     if follows(request):
         return followed(request, make)
     return answer((await while_there(request, make(None, None)))["template"])
-
-
-async def _is_built(context: Context, wanted: Template | str | None) -> bool:
-    """Whether nothing would change."""
-    if not isinstance(wanted, Template):
-        return False
-    try:
-        await resolve_template(context.provider, template=wanted, build=False)
-    except TemplateNotFound:
-        return False
-    return True
 
 
 def _definition(body: models.Build) -> Template | str | None:

@@ -1,4 +1,4 @@
-"""Which sandboxes, snapshots and templates belong to which project."""
+"""Which sandboxes, snapshots and volumes belong to which project."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Literal
 
 from skerry.server.store.database import Database
 
-Kind = Literal["sandbox", "snapshot", "template"]
+Kind = Literal["sandbox", "snapshot", "volume"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Belonging:
     kind: Kind
     id: str
-    """The provider's id; of a template its name without a version."""
+    """The provider's id; of a volume its name there."""
     project_id: str | None
     """None: it was made past the server, so only administrators see it."""
     name: str | None
