@@ -10,6 +10,7 @@ import tarfile
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
@@ -178,27 +179,61 @@ def test_paths_never_lead_out_of_the_sandbox(owner: httpx2.Client, files: str, t
         assert answer.status_code in (403, 404) and "of the host" not in answer.text
 
 
+@contextmanager
+def _nobody_waits(server: Running) -> Iterator[None]:
+    """Others are served all the while, and at once."""
+    worst, done = [0.0], threading.Event()
+
+    def watch() -> None:
+        with server.client_of(None) as other:
+            while not done.wait(0.1):
+                began = time.monotonic()
+                assert other.get("/health").status_code == 200
+                worst.append(time.monotonic() - began)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()
+    assert max(worst) < 2.0, "others had to wait for it"
+
+
 def test_a_regular_expression_that_never_ends_is_ended(
     owner: httpx2.Client, server: Running, files: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("skerry.server.matching.LIMIT", 3.0)
     owner.put(files, params={"path": "trap"}, content=b"a" * 200 + b"!\n")
-    worst: list[float] = []
-
-    def watch() -> None:
-        with server.client_of(None) as other:
-            for _ in range(20):
-                began = time.monotonic()
-                assert other.get("/health").status_code == 200
-                worst.append(time.monotonic() - began)
-                time.sleep(0.1)
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    answer = owner.post(f"{files}/search", json={"pattern": "(a+)+$", "path": "trap"})
-    watcher.join()
+    with _nobody_waits(server):
+        answer = owner.post(f"{files}/search", json={"pattern": "(a+)+$", "path": "trap"})
     assert (answer.status_code, answer.json()["code"]) == (504, "TIMEOUT")
-    assert max(worst) < 2.0, "others had to wait for it"
+
+
+def test_nobody_waits_while_somebody_looks_for_a_plain_text(owner: httpx2.Client, server: Running, files: str) -> None:
+    _run(owner, files, "head -c 6000000 /dev/zero | tr '\\0' '\\n' > lines")
+    body = {"pattern": "x", "path": "lines", "regex": False}
+    with _nobody_waits(server):
+        found = owner.post(f"{files}/search", json=body)
+    assert (found.status_code, found.json()["matches"]) == (200, [])
+
+
+def test_nobody_waits_while_somebody_uses_a_pattern_with_a_thousand_parts(
+    owner: httpx2.Client, server: Running, files: str
+) -> None:
+    pattern = "{a,b}{a,b}{a,b}{a,b}{a,b}{a,b}{a,b}{a,b}{a,b}" + "*[a-z]" * 120
+    with _nobody_waits(server):
+        found = owner.get(f"{files}/glob", params={"pattern": pattern})
+    assert (found.status_code, found.json().get("items", [])) in ((200, []), (504, [])), found.text
+
+
+def test_a_replacement_that_no_memory_could_hold_is_refused(owner: httpx2.Client, server: Running, files: str) -> None:
+    _run(owner, files, "head -c 3000000 /dev/zero | tr '\\0' a > bomb")
+    with _nobody_waits(server):
+        answer = owner.post(f"{files}/replace", json={"old": "a", "new": "b" * 900, "path": "bomb"})
+    assert (answer.status_code, answer.json()["code"]) == (413, "TOO_LARGE")
+    assert _run(owner, files, "tr -d a < bomb; stat -c %s bomb") == "3000000\n"
 
 
 def _memory(server: Running) -> int:

@@ -150,6 +150,7 @@ async def symlink(box: Box, body: work.Symlink) -> Response:
 @router.get(FILES + "/glob", **op("Find files by a pattern of names", Info, listed=True))
 async def glob(
     request: Request,
+    context: Ctx,
     box: Box,
     pattern: Annotated[str, Query(max_length=4096, examples=["**/*.py"])],
     path: Here,
@@ -157,7 +158,8 @@ async def glob(
 ) -> Response:
     """With `*`, `?`, `[…]`, `{a,b}` and `**`; sorted."""
     exact = exact_query(request, "pattern") or pattern
-    return answer({"items": await box.files.glob(exact, path=path, user=user), "cursor": None})
+    found = await while_there(request, matching.glob(context, box, exact, path, user))
+    return answer({"items": found, "cursor": None})
 
 
 @router.post(FILES + "/search", **op("Find lines in files", mirrored(SearchResult)))
