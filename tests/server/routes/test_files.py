@@ -91,6 +91,53 @@ def test_etags_save_reading_and_catch_concurrent_writes(owner: httpx2.Client, fi
     assert owner.put(files, params={"path": "fresh"}, content=b"x", headers={"if-none-match": "*"}).status_code == 200
 
 
+def test_what_would_lose_bytes_unasked_is_refused(owner: httpx2.Client, files: str) -> None:
+    at = {"path": "whole"}
+    etag = owner.put(files, params=at, content=b"whole").json()["etag"]
+    refused: list[tuple[str, dict[str, str], int]] = [
+        ("PUT", {"content-range": "bytes 5-7/8"}, 400),  # as `curl -C - -T` sends it: it would be all of the file
+        ("PUT", {"if-unmodified-since": "Mon, 16 Nov 2026 20:00:00 GMT"}, 400),
+        ("PUT", {"if-match": f'W/"{etag}"'}, 412),
+        ("PUT", {"if-match": '"*"'}, 412),
+        ("DELETE", {"if-match": '"other"'}, 400),
+    ]
+    for method, headers, status in refused:
+        answer = owner.request(method, files, params=at, content=b"xyz", headers=headers)
+        assert answer.status_code == status, (method, headers, answer.text)
+    assert owner.get(files, params=at).content == b"whole"
+    for headers in ({"if-match": '""'}, {"if-match": ""}):  # of no file, so not of one that is missing either
+        assert owner.put(files, params={"path": "lost-etag"}, content=b"x", headers=headers).status_code == 412
+    assert owner.get(files, params={"path": "lost-etag"}).status_code == 404
+
+
+def test_a_weak_etag_saves_reading_and_joins_no_parts(owner: httpx2.Client, files: str) -> None:
+    at = {"path": "weak"}
+    weak = f'W/"{owner.put(files, params=at, content=b"0123").json()["etag"]}"'
+    assert owner.get(files, params=at, headers={"if-none-match": weak}).status_code == 304
+    assert owner.get(files, params=at, headers={"if-match": weak}).status_code == 412
+    assert owner.get(files, params=at, headers={"range": "bytes=1-2", "if-range": weak}).content == b"0123"
+    assert owner.get(files, params=at, headers={"if-none-match": '"*"'}).status_code == 200
+
+
+def test_a_head_is_of_the_whole_file(owner: httpx2.Client, files: str) -> None:
+    owner.put(files, params={"path": "headed"}, content=b"0123456789")
+    for asked in ("bytes=2-3", "bytes=99-"):
+        head = owner.head(files, params={"path": "headed"}, headers={"range": asked})
+        assert (head.status_code, head.headers["content-length"]) == (200, "10")
+
+
+def test_an_append_that_is_repeated_under_its_etag_adds_nothing_twice(owner: httpx2.Client, files: str) -> None:
+    at = {"path": "log"}
+    headers = {"if-match": f'"{owner.put(files, params=at, content=b"one ").json()["etag"]}"'}
+    first = owner.post(f"{files}/append", params=at, content=b"two ", headers=headers)
+    assert first.status_code == 200, first.text
+    again = owner.post(f"{files}/append", params=at, content=b"two ", headers=headers)
+    assert (again.status_code, again.json()["code"]) == (412, "CONFLICT")
+    headers = {"if-match": first.headers["etag"]}
+    assert owner.post(f"{files}/append", params=at, content=b"three", headers=headers).status_code == 200
+    assert owner.get(files, params=at).content == b"one two three"
+
+
 def test_names_of_any_bytes_are_the_very_names(owner: httpx2.Client, files: str) -> None:
     for raw in (b"caf\xc3\xa9", b"\xff\xfe bytes", "日本".encode(), b"a&b=c+d#e?f%41", b"new\nline"):
         name = quote(b"odd/" + raw, safe="")

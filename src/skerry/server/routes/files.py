@@ -11,13 +11,12 @@ from skerry.core.models import FileInfo
 from skerry.sdk import Replacement, SearchResult
 from skerry.server import matching
 from skerry.server.context import Ctx
-from skerry.server.filesending import file_answer, write_file
+from skerry.server.filesending import append_file, file_answer, refuse_conditions, write_file
 from skerry.server.models import work
 from skerry.server.models.mirror import answer, mirrored
 from skerry.server.models.types import UserQuery, exact_query, query_path, query_path_here
 from skerry.server.routes.parts import SANDBOX, Box, op
 from skerry.server.routing import Routes
-from skerry.server.sending import body as request_body
 from skerry.server.sending import while_there
 
 router = Routes("files")
@@ -70,22 +69,25 @@ async def write(
     return answer(info, headers={"etag": f'"{info.etag}"'})
 
 
-@router.post(FILES + "/append", **op("Add to the end of a file", Info, sends=OCTETS))
+@router.post(FILES + "/append", **op("Add to the end of a file", Info, sends=OCTETS, problems=(412,)))
 async def append(
     request: Request, box: Box, path: At, mode: ModeQuery = None, parents: Parents = True, user: UserQuery = None
 ) -> Response:
-    """In place; it is made if it is not there."""
+    """In place; it is made if it is not there. With `If-Match: "etag"` a repeated request adds nothing twice (412)."""
     bits = None if mode is None else int(mode, 8)
-    return answer(await box.files.append(path, request_body(request), mode=bits, parents=parents, user=user))
+    info = await append_file(request, box.files, path, mode=bits, parents=parents, user=user)
+    return answer(info, headers={"etag": f'"{info.etag}"'})
 
 
 @router.delete(FILES, **op("Remove a file, a link or a directory", Removed))
 async def remove(
+    request: Request,
     box: Box,
     path: At,
     recursive: Annotated[bool, Query(description="A directory with all that is in it.")] = False,
     user: UserQuery = None,
 ) -> Response:
+    refuse_conditions(request)
     return answer({"removed": await box.files.remove(path, recursive=recursive, user=user)})
 
 
