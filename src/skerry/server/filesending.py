@@ -50,11 +50,22 @@ async def _send(sender: Sender, request: Request, files: AsyncFiles, path: str, 
         async with reading(files, path, offset=offset, length=length, user=user) as (found, content):
             if found.etag == info.etag:
                 await sender.head(*_head(info, part, path))
-                async for piece in content:
-                    await sender.write(piece)
+                await _pass(sender, content, length, path)
                 return
         info = found
     raise Conflict(f"{path} is being written all the time", hint="read it when it is at rest, or copy it first")
+
+
+async def _pass(sender: Sender, content: AsyncIterator[bytes], length: int, path: str) -> None:
+    """Exactly as many bytes as the head says. Raises Conflict, which cuts the answer."""
+    left = length
+    async for piece in content:
+        left -= len(piece)
+        if left < 0:
+            break
+        await sender.write(piece)
+    if left:
+        raise Conflict(f"{path} has another size than when it was opened", hint="read it again")
 
 
 def _check_file(info: FileInfo) -> None:

@@ -345,6 +345,21 @@ def test_a_client_that_reads_nothing_is_given_up(
     assert got < 50_000_000, "the server has waited for a client that took nothing"
 
 
+def test_a_file_that_shrinks_while_it_is_read_does_not_look_complete(
+    owner: httpx2.Client, server: Running, files: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    _run(owner, files, "head -c 50000000 /dev/zero > shrinks")
+    with _connected(server, owner, "GET", f"{files}?path=shrinks", []) as half:
+        assert half.recv(1000).startswith(b"HTTP/1.1 200")
+        _run(owner, files, "truncate -s 0 shrinks")
+        got = 0
+        while data := half.recv(1 << 20):
+            got += len(data)
+    assert got < 50_000_000
+    said = [(record.levelname, record.getMessage()) for record in caplog.records if record.name == "skerry.server"]
+    assert [level for level, text in said] == ["WARNING"] and "cut short" in said[0][1], said
+
+
 def _connected(server: Running, owner: httpx2.Client, method: str, target: str, headers: list[str]) -> socket.socket:
     place = urlsplit(server.url)
     made = socket.create_connection((place.hostname, place.port))
