@@ -177,6 +177,13 @@ def test_a_decoder_holds_no_more_than_a_piece() -> None:
     assert max(sizes) <= (128 << 10) + 13
 
 
+def test_headers_without_a_member_do_not_pile_up() -> None:
+    values = [b"key%06d=" % number + b"v" * 60_000 for number in range(100)]
+    headers = [member("x", b"%d %b\n" % (len(value) + 7, value), type=tarfile.XHDTYPE) for value in values]
+    with pytest.raises(InvalidArgument, match="more than"):
+        decode(b"".join(headers), lambda: 60_000)
+
+
 async def _pieces(data: bytes) -> AsyncIterator[bytes]:
     for at in range(0, len(data), 10_000):
         yield data[at : at + 10_000]
