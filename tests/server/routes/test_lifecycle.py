@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx2
@@ -113,6 +114,30 @@ def test_the_same_key_gives_the_same_sandbox(owner: httpx2.Client, server: Runni
         theirs = _ok(stranger.post("/v1/sandboxes", json={}, headers=key), 201)["id"]
         stranger.delete(f"/v1/sandboxes/{theirs}")
     assert theirs != first
+
+
+def test_the_same_key_with_another_source_is_another_sandbox_over_remote_too(owner: httpx2.Client, made: Any) -> None:
+    def create(source: str) -> httpx2.Response:
+        spec = {"idempotency_key": f"sourced-{os.getpid()}", "source": source}
+        return owner.post("/v1/provider/sandboxes", json=spec)
+
+    first = _ok(create("digest of one"))["id"]
+    made.ids.append(first)
+    assert _ok(create("digest of one"))["id"] == first
+    other = create("digest of another")
+    assert (other.status_code, other.json()["code"]) == (409, "CONFLICT"), other.text
+
+
+def test_creates_at_the_same_time_under_one_key_give_one_sandbox(server: Running, made: Any) -> None:
+    def create(number: int) -> str:
+        with server.client_of("owner") as client:
+            key = {"idempotency-key": f"at-once-{os.getpid()}"}
+            return str(_ok(client.post("/v1/sandboxes", json={"metadata": {"x": "y"}}, headers=key), 201)["id"])
+
+    with ThreadPoolExecutor(6) as threads:
+        ids = set(threads.map(create, range(6)))
+    made.ids.extend(ids)
+    assert len(ids) == 1
 
 
 def test_pages_hold_all_of_a_list(owner: httpx2.Client, made: Any) -> None:
