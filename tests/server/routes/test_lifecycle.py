@@ -299,11 +299,14 @@ def test_a_state_goes_out_and_comes_in_again(owner: httpx2.Client, made: Any) ->
         refused = owner.post("/v1/states", content=content, headers=sent)
         assert (refused.status_code, refused.json()["code"]) == (status, code), refused.text
     assert owner.post("/v1/states", params={"options": "{"}, content=b"").status_code == 400
+    told = owner.post("/v1/states", params={"options": '{"secrets": {"S": "hidden"}}'}, content=b"")
+    assert (told.status_code, told.json()["hint"]) == (400, "send the options as the header Skerry-Options")
     assert len(_ok(owner.get("/v1/sandboxes"))["items"]) == count
     snapshot = _ok(owner.post(f"/v1/sandboxes/{id}/snapshots"), 201)["id"]
     kept = owner.post(f"/v1/snapshots/{snapshot}/export")
-    made.ids.append(_ok(owner.post("/v1/states", content=kept.content), 201)["id"])
-    assert _exec(owner, made.ids[-1], "sha256sum -c sum") == "blob: OK\n"
+    headers = {"skerry-options": '{"secrets": {"S": "hidden"}}'}
+    made.ids.append(_ok(owner.post("/v1/states", content=kept.content, headers=headers), 201)["id"])
+    assert _exec(owner, made.ids[-1], "sha256sum -c sum; echo $S") == "blob: OK\nhidden\n"
     owner.delete(f"/v1/snapshots/{snapshot}")
 
 

@@ -91,16 +91,21 @@ async def import_state(
             max_length=100_000, description="What is different in it: JSON as for making a sandbox.", examples=["{}"]
         ),
     ] = "{}",
+    skerry_options: Annotated[
+        str | None, Header(description="The same, where it is not part of a URL: `secrets` are taken here alone.")
+    ] = None,
     skerry_key: Annotated[str | None, Header(description="The key it was encrypted with: 32 bytes in base64.")] = None,
     idempotency_key: Annotated[str | None, Header(max_length=200)] = None,
 ) -> Response:
     """The body is what an export gave. What is in it that `options` do not say is taken from it."""
     try:
-        wanted = models.Create.model_validate_json(options)
+        wanted = models.Create.model_validate_json(options if skerry_options is None else skerry_options)
         key = None if skerry_key is None else _key.validate_python(skerry_key)
     except ValidationError as error:
         where = error.errors()[0]
         raise InvalidArgument(f"options or key: {'.'.join(map(str, where['loc']))}: {where['msg']}") from None
+    if skerry_options is None and (wanted.secrets or getattr(wanted.source, "password", None)):
+        raise InvalidArgument("secrets do not belong into a URL", hint="send the options as the header Skerry-Options")
     async with _slots.setdefault(context, asyncio.Semaphore(AT_ONCE)):
         source = io.BufferedReader(Inlet(body(request)), PIECE)
         _, info = await creating.create(
