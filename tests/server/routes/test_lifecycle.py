@@ -222,6 +222,14 @@ def test_copies_are_of_the_same_moment_and_project(owner: httpx2.Client, made: A
         assert _exec(owner, item["sandbox"]["id"], "echo $S; cat file") == "2\nmine\n"
 
 
+def test_a_copy_that_fails_has_the_status_of_its_error(owner: httpx2.Client, made: Any) -> None:
+    id = made()
+    _exec(owner, id, "head -c 30000000 /dev/urandom > large; sync")
+    forks = _ok(owner.post(f"/v1/sandboxes/{id}/fork", json={"n": 1, "resources": {"disk": "20MB"}}), 201)["items"]
+    made.ids.extend(item["sandbox"]["id"] for item in forks if item["sandbox"])
+    assert [400 <= item["error"]["status"] < 600 for item in forks] == [True]
+
+
 def test_snapshots_are_taken_listed_restored_begun_with_and_removed(
     owner: httpx2.Client, server: Running, made: Any
 ) -> None:
