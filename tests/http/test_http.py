@@ -173,6 +173,15 @@ def test_a_stored_key_is_for_its_server_alone(place: Path, monkeypatch: pytest.M
     assert find_login(key="sk_4").key == "sk_4"
 
 
+@pytest.mark.parametrize("key", ["sk_1_secret\n", "sk_1_s\u00e9cret", "sk_1_\0secret"])
+def test_a_key_that_cannot_be_sent_is_refused_and_not_told(key: str, place: Path) -> None:
+    with pytest.raises(InvalidArgument) as refused, Client(find_login("http://127.0.0.1:9", key)) as client:
+        client.send(Request(method="GET", path="/v1/x"))
+    assert "cret" not in f"{refused.value!r} {refused.value.hint}"
+    with pytest.raises(InvalidArgument, match="project"):
+        find_login("http://127.0.0.1:9", project="mein Projekt für alles")
+
+
 @pytest.mark.parametrize(
     "url", ["", "host", "ftp://x", "http://", "http://u:p@host", "http://x/?q=1", "http://x:99999", "http://[x"]
 )
