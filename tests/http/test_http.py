@@ -25,6 +25,7 @@ from skerry.core.errors import (
 from skerry.core.models import BuiltTemplate, ExecResult, ExecStatus, Resources, SandboxSpec, Script, VolumeMount
 from skerry.core.plain import dumps, from_plain, loads
 from skerry.core.problems import to_problem
+from skerry.functional import create_client
 from skerry.http import AsyncClient, Client, Login, Request, find_login, forget_login, load_login, save_login
 from skerry.http.api import _exec
 from skerry.http.exchange import failure, idempotent
@@ -198,6 +199,13 @@ def test_a_key_that_cannot_be_sent_is_refused_and_not_told(key: str, place: Path
     assert "cret" not in f"{refused.value!r} {refused.value.hint}"
     with pytest.raises(InvalidArgument, match="project"):
         find_login("http://127.0.0.1:9", project="mein Projekt für alles")
+
+
+def test_a_key_or_a_target_is_never_for_this_machine(place: Path) -> None:
+    for options in ({"api_key": "sk_1"}, {"target": "demo"}):
+        with pytest.raises(Unauthenticated, match="no server"):
+            create_client(**options)
+    assert create_client().provider.name == "local"
 
 
 @pytest.mark.parametrize(
