@@ -12,28 +12,30 @@ import json
 import os
 import sys
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from skerry.core.errors import InternalError, Timeout
 from skerry.core.models import FileInfo
 from skerry.core.problems import from_problem
 from skerry.sdk import AsyncSandbox, Replacement, SearchMatch, SearchResult
 from skerry.server.context import Context
+from skerry.server.identity import Actor
 from skerry.server.models import work
+from skerry.server.slots import Slots
 
 LIMIT = 30.0
-AT_ONCE = 4
-_slots: WeakKeyDictionary[Context, asyncio.Semaphore] = WeakKeyDictionary()
+_slots = Slots(most=8, each=2)
 
 
-async def glob(context: Context, box: AsyncSandbox, pattern: str, path: str, user: str | None) -> list[FileInfo]:
+async def glob(
+    context: Context, who: Actor, box: AsyncSandbox, pattern: str, path: str, user: str | None
+) -> list[FileInfo]:
     """Raises Timeout for what takes too long, TooLarge, and as `AsyncFiles.glob`; the others as theirs."""
-    found = await _elsewhere(context, box, "glob", {"pattern": pattern, "path": path, "user": user})
+    found = await _elsewhere(context, who, box, "glob", {"pattern": pattern, "path": path, "user": user})
     return [FileInfo(**item) for item in found]
 
 
-async def search(context: Context, box: AsyncSandbox, wanted: work.Search) -> SearchResult:
-    found = await _elsewhere(context, box, "search", wanted.model_dump())
+async def search(context: Context, who: Actor, box: AsyncSandbox, wanted: work.Search) -> SearchResult:
+    found = await _elsewhere(context, who, box, "search", wanted.model_dump())
     return SearchResult(
         matches=tuple(SearchMatch(**match) for match in found["matches"]),
         truncated=found["truncated"],
@@ -41,15 +43,15 @@ async def search(context: Context, box: AsyncSandbox, wanted: work.Search) -> Se
     )
 
 
-async def replace(context: Context, box: AsyncSandbox, wanted: work.Replace) -> Replacement:
-    found = await _elsewhere(context, box, "replace", wanted.model_dump())
+async def replace(context: Context, who: Actor, box: AsyncSandbox, wanted: work.Replace) -> Replacement:
+    found = await _elsewhere(context, who, box, "replace", wanted.model_dump())
     return Replacement(files=found["files"], skipped=tuple(found["skipped"]))
 
 
-async def _elsewhere(context: Context, box: AsyncSandbox, what: str, options: dict[str, Any]) -> Any:
+async def _elsewhere(context: Context, who: Actor, box: AsyncSandbox, what: str, options: dict[str, Any]) -> Any:
     await box.reconnect()  # started here, if it may be: the other process starts nothing
     order = {"provider": context.settings.provider, "sandbox": box.id, "what": what, "options": options}
-    async with _slots.setdefault(context, asyncio.Semaphore(AT_ONCE)):
+    async with _slots.taken(context, who):
         answer = await _ask(json.dumps(order).encode("ascii"), str(context.settings.home))
     if "problem" in answer:
         raise from_problem(answer["problem"])

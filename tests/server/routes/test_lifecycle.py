@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import base64
 import os
+import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx2
 import pytest
@@ -327,3 +330,20 @@ def test_a_state_that_nobody_takes_ends_without_a_trace(owner: httpx2.Client, se
     end = time.monotonic() + 60
     whole = owner.post(f"/v1/sandboxes/{id}/export")
     assert whole.status_code == 200 and len(whole.content) > 60_000_000 and time.monotonic() < end
+
+
+def test_nobody_s_slow_uploads_keep_the_states_of_others_waiting(
+    owner: httpx2.Client, server: Running, made: Any
+) -> None:
+    id, place = made(), urlsplit(server.url)
+    with ExitStack() as slow, server.client_of("snail") as snail:
+        head = f"host: {place.netloc}\r\nauthorization: {snail.headers['authorization']}\r\ncontent-length: 9999"
+        for _ in range(10):
+            half = slow.enter_context(socket.create_connection((place.hostname, place.port)))
+            half.sendall(f"POST /v1/states HTTP/1.1\r\n{head}\r\n\r\nx".encode())
+        end = time.monotonic() + 20
+        while server.context.metrics.open["requests"] < 10:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        whole = owner.post(f"/v1/sandboxes/{id}/export", timeout=20)
+    assert whole.status_code == 200 and whole.content

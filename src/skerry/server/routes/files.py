@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from skerry.core.models import FileInfo
 from skerry.sdk import Replacement, SearchResult
 from skerry.server import matching
-from skerry.server.context import Ctx
+from skerry.server.context import Ctx, Who
 from skerry.server.filesending import append_file, file_answer, refuse_conditions, write_file
 from skerry.server.models import work
 from skerry.server.models.mirror import answer, mirrored
@@ -153,6 +153,7 @@ async def symlink(box: Box, body: work.Symlink) -> Response:
 async def glob(
     request: Request,
     context: Ctx,
+    who: Who,
     box: Box,
     pattern: Annotated[str, Query(max_length=4096, examples=["**/*.py"])],
     path: Here,
@@ -160,20 +161,20 @@ async def glob(
 ) -> Response:
     """With `*`, `?`, `[…]`, `{a,b}` and `**`; sorted."""
     exact = exact_query(request, "pattern") or pattern
-    found = await while_there(request, matching.glob(context, box, exact, path, user))
+    found = await while_there(request, matching.glob(context, who, box, exact, path, user))
     return answer({"items": found, "cursor": None})
 
 
 @router.post(FILES + "/search", **op("Find lines in files", mirrored(SearchResult)))
-async def search(request: Request, context: Ctx, box: Box, body: work.Search) -> Response:
+async def search(request: Request, context: Ctx, who: Who, box: Box, body: work.Search) -> Response:
     """Lines that match a Python regular expression, or a text with `regex` false. Links are not followed."""
-    return answer(await while_there(request, matching.search(context, box, body)))
+    return answer(await while_there(request, matching.search(context, who, box, body)))
 
 
 @router.post(FILES + "/replace", **op("Replace text in files", mirrored(Replacement)))
-async def replace(request: Request, context: Ctx, box: Box, body: work.Replace) -> Response:
+async def replace(request: Request, context: Ctx, who: Who, box: Box, body: work.Replace) -> Response:
     """In a file, or in every file that a pattern finds. Each is written at once, unless somebody has changed it."""
-    return answer(await while_there(request, matching.replace(context, box, body)))
+    return answer(await while_there(request, matching.replace(context, who, box, body)))
 
 
 @router.get(FILES + "/hash", **op("The SHA-256 of a file or a directory", Hash))

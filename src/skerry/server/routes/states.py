@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import io
 from typing import Annotated
-from weakref import WeakKeyDictionary
 
 from fastapi import Header, Query, Request, Response
 from pydantic import TypeAdapter, ValidationError
@@ -15,6 +14,7 @@ from skerry.core.provider import Portable
 from skerry.sdk.portable import portable
 from skerry.server import creating
 from skerry.server.context import Context, Ctx, InProject, Sandbox, Snapshot, Who
+from skerry.server.identity import Actor
 from skerry.server.models import sandboxes as models
 from skerry.server.models.mirror import answer
 from skerry.server.models.types import Key
@@ -22,33 +22,33 @@ from skerry.server.pipes import PIECE, Inlet, Outlet
 from skerry.server.routes.parts import SANDBOX, SandboxModel, op, shown
 from skerry.server.routing import Routes
 from skerry.server.sending import Sender, Streamed, body
+from skerry.server.slots import Slots
 
 router = Routes("states")
 
 STATE = "application/vnd.skerry.state"
-AT_ONCE = 4
+_slots = Slots(most=8, each=2)
 """States on their way at a time: each holds a thread while a client is slow."""
-_slots: WeakKeyDictionary[Context, asyncio.Semaphore] = WeakKeyDictionary()
 _key = TypeAdapter(Key)
 
 
 @router.post(SANDBOX + "/export", **op("The state of a sandbox as one file", raw=STATE))
-async def export(context: Ctx, sandbox: Sandbox, body: models.Export | None = None) -> Response:
+async def export(context: Ctx, who: Who, sandbox: Sandbox, body: models.Export | None = None) -> Response:
     """Its files and variables as they are now; secrets and volumes are never in it. A key encrypts it."""
-    return _export(context, sandbox.id, f"{sandbox.id}.skerry", body)
+    return _export(context, who, sandbox.id, f"{sandbox.id}.skerry", body)
 
 
 @router.post("/v1/snapshots/{snapshot}/export", **op("A snapshot as one file", raw=STATE))
-async def export_snapshot(context: Ctx, snapshot: Snapshot, body: models.Export | None = None) -> Response:
-    return _export(context, snapshot.id, f"{snapshot.id}.skerry", body)
+async def export_snapshot(context: Ctx, who: Who, snapshot: Snapshot, body: models.Export | None = None) -> Response:
+    return _export(context, who, snapshot.id, f"{snapshot.id}.skerry", body)
 
 
-def _export(context: Context, source: str, name: str, wanted: models.Export | None) -> Response:
+def _export(context: Context, who: Actor, source: str, name: str, wanted: models.Export | None) -> Response:
     chosen = portable(context.provider, "export_state")
     key = None if wanted is None else wanted.key
 
     async def send(sender: Sender) -> None:
-        async with _slots.setdefault(context, asyncio.Semaphore(AT_ONCE)):
+        async with _slots.taken(context, who):
             await _write(sender, chosen, source, key, name)
 
     return Streamed(send)
@@ -106,7 +106,7 @@ async def import_state(
         raise InvalidArgument(f"options or key: {'.'.join(map(str, where['loc']))}: {where['msg']}") from None
     if skerry_options is None and (wanted.secrets or getattr(wanted.source, "password", None)):
         raise InvalidArgument("secrets do not belong into a URL", hint="send the options as the header Skerry-Options")
-    async with _slots.setdefault(context, asyncio.Semaphore(AT_ONCE)):
+    async with _slots.taken(context, who):
         source = io.BufferedReader(Inlet(body(request)), PIECE)
         _, info = await creating.create(
             context, who, project, wanted, idempotency_key=idempotency_key, import_state=source, key=key
