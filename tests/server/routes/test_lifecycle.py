@@ -272,6 +272,19 @@ def test_snapshots_are_taken_listed_restored_begun_with_and_removed(
     assert owner.get("/v1/snapshots/first").status_code == 404
 
 
+def test_a_project_whose_things_are_removed_can_be_removed(owner: httpx2.Client) -> None:
+    project = _ok(owner.post("/v1/projects", json={"name": "short"}), 201)["id"]
+    within = {"project": project}
+    id = _ok(owner.post("/v1/sandboxes", params=within, json={}), 201)["id"]
+    snapshot = _ok(owner.post(f"/v1/sandboxes/{id}/snapshots"), 201)["id"]
+    _ok(owner.post("/v1/volumes", params=within, json={"name": "short"}), 201)
+    for thing in (f"sandboxes/{id}", f"snapshots/{snapshot}", "volumes/short"):
+        assert owner.delete(f"/v1/projects/{project}").status_code == 409
+        assert owner.delete(f"/v1/{thing}", params=within).status_code == 204
+    gone = owner.delete(f"/v1/projects/{project}")
+    assert gone.status_code == 204, gone.text
+
+
 def test_volumes_of_projects_do_not_meet(owner: httpx2.Client, server: Running) -> None:
     _ok(owner.post("/v1/volumes", json={"name": "shared"}), 201)
     taken = owner.post("/v1/volumes", json={"name": "shared"})
