@@ -20,11 +20,12 @@ from skerry.server.store import Project
 
 
 async def usable_snapshot(context: Context, actor: Actor, asked: str | None, operation: str) -> str | None:
-    """The id of a snapshot that the actor may read. Raises SnapshotNotFound, PermissionDenied."""
+    """The id of a snapshot that the actor may begin with. Raises SnapshotNotFound, PermissionDenied."""
     if asked is None:
         return None
     subject, located = await context.holdings.locate_snapshot(actor, asked)
-    await authorize(context.store, actor, Action.SNAPSHOT_READ, subject, operation=operation)
+    # Its variables come with it, as with an export: whoever only looks does not see them.
+    await authorize(context.store, actor, Action.SNAPSHOT_WRITE, subject, operation=operation)
     assert located is not None
     return located.id
 

@@ -13,7 +13,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.websockets import WebSocket
 
 from skerry.core.config import parse_size
-from skerry.core.errors import InvalidArgument, SnapshotNotFound
+from skerry.core.errors import InvalidArgument
 from skerry.core.models import BuiltTemplate, SandboxInfo, SandboxSpec, SnapshotInfo, VolumeInfo
 from skerry.core.names import check_volume_name
 from skerry.core.plain import from_plain, loads
@@ -22,7 +22,7 @@ from skerry.sdk.building import offering
 from skerry.sdk.portable import portable
 from skerry.server import naming
 from skerry.server.context import Context, Ctx, InProject, Sandbox, Snapshot, Volume, Who
-from skerry.server.permissions import Action
+from skerry.server.creating import usable_snapshot
 from skerry.server.plain import Plain, read_body
 from skerry.server.provisioning import inner_spec
 from skerry.server.routes.provider import (
@@ -117,10 +117,9 @@ class Restore:
 async def restore(request: Request, context: Ctx, who: Who, sandbox: Sandbox) -> Response:
     """Bring its files to exactly what they were."""
     asked = (await read_body(request, Restore)).snapshot
-    subject, found = await context.holdings.locate_snapshot(who, asked)
-    if found is None or not context.allows(who, Action.SNAPSHOT_READ, subject):
-        raise SnapshotNotFound(f"there is no snapshot {asked[:200]!r}")
-    return answer(context, sandbox, await context.holdings.snapshots.restore_snapshot(sandbox.id, found.id))
+    found = await usable_snapshot(context, who, asked, f"POST {ONE}/restore")
+    assert found is not None
+    return answer(context, sandbox, await context.holdings.snapshots.restore_snapshot(sandbox.id, found))
 
 
 # -- volumes
