@@ -35,11 +35,13 @@ class SandboxClient:
 def create_client(
     *, api_key: str | None = None, api_url: str | None = None, target: str | None = None
 ) -> SandboxClient:
-    """A client of a server, by default that of SKERRY_URL; without one of this machine.
+    """A client of a server, by default that of SKERRY_URL; without any of all this, of this machine.
 
-    `target` is the project that new sandboxes belong to. Raises InvalidArgument.
+    `target` is the project that new sandboxes belong to.
+
+    Raises Unauthenticated for a key or a target without a server, InvalidArgument.
     """
-    if api_url is None and registry.default() == "local":
+    if api_url is None and api_key is None and target is None and registry.default() == "local":
         return SandboxClient(registry.provider("local"))
     login = find_login(api_url, api_key, target)
     return SandboxClient(registry.factory("remote")(login.url, api_key=login.key, project=login.project), login)

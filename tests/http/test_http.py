@@ -25,7 +25,9 @@ from skerry.core.errors import (
 from skerry.core.models import BuiltTemplate, ExecResult, ExecStatus, Resources, SandboxSpec, Script, VolumeMount
 from skerry.core.plain import dumps, from_plain, loads
 from skerry.core.problems import to_problem
+from skerry.functional import create_client
 from skerry.http import AsyncClient, Client, Login, Request, find_login, forget_login, load_login, save_login
+from skerry.http.api import _exec
 from skerry.http.exchange import failure, idempotent
 
 RESULT = ExecResult(
@@ -114,8 +116,25 @@ def test_what_may_be_repeated_is_and_what_may_not_is_not() -> None:
             client.send(Request(method="POST", path="/v1/x", json={}))
         assert len(seen) == 1
     with answering(None, good) as (url, seen), Client(Login(url=url)) as client:
-        assert client.send(Request(method="POST", path="/v1/x", json={}, headers=idempotent())) == [1]
-        assert len(set(seen)) == 1, "the same key for both"
+        assert client.send(Request(method="POST", path="/v1/sandboxes", json={}, headers=idempotent())) == [1]
+        assert len(seen) == 2 and len(set(seen)) == 1, "the same key for both"
+    with answering(None, good) as (url, seen), Client(Login(url=url)) as client:
+        with pytest.raises(ConnectionLost):  # where the server does not look at keys it would run twice
+            client.send(Request(method="POST", path="/v1/sandboxes/sb-1/exec", json={}, headers=idempotent()))
+        assert len(seen) == 1
+
+
+def test_what_is_removed_by_an_attempt_whose_answer_is_lost_is_removed() -> None:
+    gone = (404, "application/problem+json", dumps(to_problem(SandboxNotFound("gone"))))
+    with answering(None, gone) as (url, seen), Client(Login(url=url)) as client:
+        assert client.send(Request(method="DELETE", path="/v1/x")) is None
+        assert len(seen) == 2
+    with answering(gone) as (url, _), Client(Login(url=url)) as client, pytest.raises(SandboxNotFound):
+        client.send(Request(method="DELETE", path="/v1/x"))
+
+
+def test_a_command_may_take_as_long_as_it_takes() -> None:
+    assert _exec("sb-1", "sleep 3600", {}).timeout is None
 
 
 @pytest.mark.anyio
@@ -171,6 +190,22 @@ def test_a_stored_key_is_for_its_server_alone(place: Path, monkeypatch: pytest.M
     monkeypatch.setenv("SKERRY_API_KEY", "sk_3")
     assert find_login().key == "sk_3"
     assert find_login(key="sk_4").key == "sk_4"
+
+
+@pytest.mark.parametrize("key", ["sk_1_secret\n", "sk_1_s\u00e9cret", "sk_1_\0secret"])
+def test_a_key_that_cannot_be_sent_is_refused_and_not_told(key: str, place: Path) -> None:
+    with pytest.raises(InvalidArgument) as refused, Client(find_login("http://127.0.0.1:9", key)) as client:
+        client.send(Request(method="GET", path="/v1/x"))
+    assert "cret" not in f"{refused.value!r} {refused.value.hint}"
+    with pytest.raises(InvalidArgument, match="project"):
+        find_login("http://127.0.0.1:9", project="mein Projekt für alles")
+
+
+def test_a_key_or_a_target_is_never_for_this_machine(place: Path) -> None:
+    for options in ({"api_key": "sk_1"}, {"target": "demo"}):
+        with pytest.raises(Unauthenticated, match="no server"):
+            create_client(**options)
+    assert create_client().provider.name == "local"
 
 
 @pytest.mark.parametrize(

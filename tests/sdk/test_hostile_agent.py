@@ -309,6 +309,7 @@ async def test_a_list_of_processes_that_cannot_be_is_refused(
 
 
 INFO = FileInfoMessage(path=b"f", type_name="file", size=3, mode=0o644, uid=0, gid=0, mtime_ns=1, inode=1)
+WHOLE = (data_frame(1, 0, 0, b"abc", end=True), reply(1, ReadDone(bytes_read=3)))
 
 
 @pytest.mark.parametrize(
@@ -319,10 +320,12 @@ INFO = FileInfoMessage(path=b"f", type_name="file", size=3, mode=0o644, uid=0, g
         [reply(1, replace(INFO, type_name="ghost"), final=False)],
         [reply(1, replace(INFO, size=-1), final=False)],
         [reply(1, replace(INFO, mode=0o777777), final=False)],
+        [reply(1, replace(INFO, etag="1\r\nset-cookie: a=b"), final=False), *WHOLE],
+        [reply(1, replace(INFO, etag='1", "2'), final=False), *WHOLE],
         [reply(1, INFO)],
         [data_frame(1, 0, 0, b"abc")],
     ],
-    ids=["count", "no end", "type", "size", "mode", "final at once", "no info"],
+    ids=["count", "no end", "type", "size", "mode", "two headers", "two etags", "final at once", "no info"],
 )
 async def test_a_file_that_is_not_what_it_says_is_refused(
     frames: list[bytes], fake: FakeProvider, sandbox: AsyncSandbox

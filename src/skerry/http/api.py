@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -32,7 +33,8 @@ def _verb(sandbox: str, verb: str, body: Mapping[str, object] | None = None) -> 
 def _exec(sandbox: str, command: str | Sequence[str], options: Mapping[str, object]) -> Request:
     given = command if isinstance(command, str) else list(command)
     kept = {name: value for name, value in options.items() if value is not None}
-    return _verb(sandbox, "exec", {"command": given, **kept})
+    # The command has a timeout of its own, or none: nobody else ends it. A server that is gone is noticed by TCP.
+    return replace(_verb(sandbox, "exec", {"command": given, **kept}), timeout=None)
 
 
 def _wait(sandbox: str, state: State | str, seconds: float) -> Request:

@@ -13,7 +13,7 @@ import httpx2
 
 from skerry.core.errors import SkerryError
 from skerry.http import exchange
-from skerry.http.exchange import Attempts, Request, answer, failure, lost
+from skerry.http.exchange import Attempts, Request, failure, lost
 from skerry.http.login import Login, find_login
 
 
@@ -29,7 +29,7 @@ class Client:
         self._http = httpx2.Client(transport=transport, **exchange.settings(self.login))
 
     def send(self, request: Request) -> Any:
-        """The answer's JSON. Raises the same errors as a local call, ConnectionLost, Timeout, ServerError."""
+        """The answer's JSON. Raises the same errors as a local call, ConnectionLost, Timeout, InternalError."""
         attempts = Attempts(request, patient=self.known)
         while True:
             try:
@@ -47,7 +47,7 @@ class Client:
                 time.sleep(pause)
                 continue
             self.known = True
-            return answer(response)
+            return attempts.answer(response)
 
     @contextmanager
     def stream(self, request: Request, *, content: Iterator[bytes] | None = None) -> Iterator[httpx2.Response]:
@@ -109,7 +109,7 @@ class AsyncClient:
                 await anyio.sleep(pause)
                 continue
             self.known = True
-            return answer(response)
+            return attempts.answer(response)
 
     @asynccontextmanager
     async def stream(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 import socket
 import ssl
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +17,8 @@ from skerry.core.problems import from_problem
 from skerry.http.login import Login
 
 IDEMPOTENT = frozenset({"GET", "HEAD", "PUT", "DELETE"})
+KEYED = frozenset({"/v1/sandboxes", "/v1/provider/sandboxes"})
+"""Where the server looks at an Idempotency-Key: anywhere else a second request is done a second time."""
 RETRY_PAUSES = (0.05, 0.2, 0.5, 1.0, 2.0)
 """Seconds after each attempt whose connection was refused or lost; what the last one raises counts."""
 READ_TIMEOUT = 900.0
@@ -43,12 +44,13 @@ class Request:
     params: Mapping[str, str] = field(default_factory=dict)
     json: Any = None
     headers: Mapping[str, str] = field(default_factory=dict)
-    timeout: float = READ_TIMEOUT
+    timeout: float | None = READ_TIMEOUT
+    """Seconds until the next byte of the answer; None: however long it takes."""
 
     @property
     def repeatable(self) -> bool:
         """Whether it may be asked again when the answer was lost."""
-        return self.method in IDEMPOTENT or "Idempotency-Key" in self.headers
+        return self.method in IDEMPOTENT or ("Idempotency-Key" in self.headers and self.path in KEYED)
 
     def content(self) -> bytes | None:
         return None if self.json is None else dumps(self.json)
@@ -58,7 +60,7 @@ class Request:
 
 
 def idempotent(headers: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The headers with a new Idempotency-Key: the request may be repeated."""
+    """The headers with a new Idempotency-Key: a request that makes a sandbox may be repeated."""
     return {**(headers or {}), "Idempotency-Key": secrets.token_hex(16)}
 
 
@@ -124,18 +126,28 @@ def lost(error: Exception, login: Login) -> SkerryError:
 
 
 class Attempts:
-    """Whether and when to ask again."""
+    """Whether and when to ask again, and what the answer then means."""
 
     def __init__(self, request: Request, *, patient: bool) -> None:
         """`patient`: the server has answered before, so a refused connection means that it starts again."""
-        self._repeatable, self._patient = request.repeatable, patient
+        self._request, self._patient = request, patient
         self._pauses = iter(RETRY_PAUSES if patient else RETRY_PAUSES[:2])
-        self._began = time.monotonic()
+        self._arrived = False
+        """Whether an attempt may have been carried out though its answer was lost."""
 
     def pause(self, error: Exception) -> float | None:
         """Seconds to wait before the next attempt; None: there is none."""
         refused = isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
-        retry = (refused and self._patient) or (
-            self._repeatable and isinstance(error, httpx2.NetworkError | httpx2.RemoteProtocolError) and not refused
-        )
+        lost = isinstance(error, httpx2.NetworkError | httpx2.RemoteProtocolError) and not refused
+        self._arrived |= lost
+        retry = (refused and self._patient) or (lost and self._request.repeatable)
         return next(self._pauses, None) if retry else None
+
+    def answer(self, response: httpx2.Response) -> Any:
+        """As `answer`. What is not there when it is to be removed once more was removed by the attempt before."""
+        try:
+            return answer(response)
+        except LookupError:
+            if self._arrived and self._request.method == "DELETE":
+                return None
+            raise

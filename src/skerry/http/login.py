@@ -24,6 +24,13 @@ class Login:
     ca_file: str | None = None
     """Certificates to trust beside the system's: for a server with a CA of its own."""
 
+    def __post_init__(self) -> None:
+        """Raises InvalidArgument: what no header can carry ends up in the errors of who tries, with the key in it."""
+        for what, text in (("key", self.key), ("project", self.project)):
+            if text is not None and not (text.isascii() and text.isprintable()):
+                hint = "copy it again, without line ends" if what == "key" else "name it by its id"
+                raise InvalidArgument(f"the {what} has letters in it that cannot be sent", hint=hint)
+
     def __repr__(self) -> str:
         return f"Login(url={self.url!r}, key={'…' if self.key else None}, project={self.project!r})"
 

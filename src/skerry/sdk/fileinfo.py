@@ -19,6 +19,8 @@ def file_info(stream: Stream, message: FileInfoMessage) -> FileInfo:
         raise stream.corrupt(f"unknown file type {message.type_name[:40]!r}")
     if message.size < 0 or not 0 <= message.mode <= 0o7777 or message.uid < 0 or message.gid < 0:
         raise stream.corrupt("impossible numbers for a file")
+    if not message.etag.isascii() or not message.etag.isprintable() or '"' in message.etag:
+        raise stream.corrupt("an etag that no header can hold")
     return FileInfo(
         path=decode(message.path),
         type=kind,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+from skerry.core.errors import SandboxNotFound
 from skerry.core.models import SandboxInfo
 from skerry.sdk import AsyncSandbox
 from skerry.sdk.building import ProgressCallback
@@ -52,7 +54,8 @@ async def create(
     check_image(body.image)
     operation = "POST /v1/sandboxes"
     mounts = body.mounts()
-    made = await AsyncSandbox.create(
+    make = partial(
+        AsyncSandbox.create,
         context.provider,
         name=None if body.name is None else naming.inner(project, body.name),
         template=body.template,
@@ -90,6 +93,12 @@ async def create(
         on_log=on_log,
         on_progress=on_progress,
     )
+    try:
+        made = await make()
+    except SandboxNotFound:
+        if idempotency_key is None:
+            raise
+        made = await make()  # whoever was making it under the same key has given up, and left nothing
     await context.sandboxes.adopt(made, project)
     return made, naming.outer_sandbox(project, await made.info())
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from email.utils import formatdate
 from typing import Any
 from urllib.parse import quote
@@ -32,7 +34,8 @@ async def _send(sender: Sender, request: Request, files: AsyncFiles, path: str, 
     for _ in range(TRIES):
         _check_file(info)
         _check_match(request, info)
-        if matches(request.headers.get("if-none-match", '""'), info.etag):
+        known = request.headers.get("if-none-match")
+        if known is not None and matches(known, info.etag, weak=True):
             await sender.head(304, {"etag": quoted(info.etag)})
             return
         try:
@@ -47,11 +50,22 @@ async def _send(sender: Sender, request: Request, files: AsyncFiles, path: str, 
         async with reading(files, path, offset=offset, length=length, user=user) as (found, content):
             if found.etag == info.etag:
                 await sender.head(*_head(info, part, path))
-                async for piece in content:
-                    await sender.write(piece)
+                await _pass(sender, content, length, path)
                 return
         info = found
     raise Conflict(f"{path} is being written all the time", hint="read it when it is at rest, or copy it first")
+
+
+async def _pass(sender: Sender, content: AsyncIterator[bytes], length: int, path: str) -> None:
+    """Exactly as many bytes as the head says. Raises Conflict, which cuts the answer."""
+    left = length
+    async for piece in content:
+        left -= len(piece)
+        if left < 0:
+            break
+        await sender.write(piece)
+    if left:
+        raise Conflict(f"{path} has another size than when it was opened", hint="read it again")
 
 
 def _check_file(info: FileInfo) -> None:
@@ -67,6 +81,8 @@ def _check_match(request: Request, info: FileInfo) -> None:
 
 
 def _part(request: Request, info: FileInfo) -> Part | None:
+    if request.method == "HEAD":
+        return None  # ranges are of GET alone
     if not matches(request.headers.get("if-range", "*"), info.etag):
         return None
     return parse_range(request.headers.get("range"), info.size)
@@ -106,10 +122,32 @@ async def write_file(
 ) -> FileInfo:
     """The request's body becomes the file, all at once when all of it has come. Raises PreconditionFailed."""
     wanted = await _wanted(request, files, path, user)
-    try:
+    with _precondition(wanted):
         return await files.write(
             path, body(request), mode=mode, parents=parents, overwrite=overwrite, if_match=wanted, user=user
         )
+
+
+async def append_file(
+    request: Request, files: AsyncFiles, path: str, *, mode: int | None, parents: bool, user: str | None
+) -> FileInfo:
+    """The request's body is added to the file as it comes. Raises PreconditionFailed."""
+    wanted = await _wanted(request, files, path, user)
+    with _precondition(wanted):
+        return await files.append(path, body(request), mode=mode, parents=parents, if_match=wanted, user=user)
+
+
+def refuse_conditions(request: Request) -> None:
+    """Raises InvalidArgument where somebody relies on a condition that is not looked at."""
+    for name in ("if-match", "if-none-match", "if-unmodified-since"):
+        if name in request.headers:
+            raise InvalidArgument(f"this is done without conditions: {name} cannot be honoured")
+
+
+@contextmanager
+def _precondition(wanted: str | None) -> Iterator[None]:
+    try:
+        yield
     except Conflict as error:
         if wanted is None:
             raise
@@ -118,19 +156,25 @@ async def write_file(
 
 async def _wanted(request: Request, files: AsyncFiles, path: str, user: str | None) -> str | None:
     """The etag that the file must have; empty: there must be none."""
+    if "content-range" in request.headers:
+        raise InvalidArgument("a file is written as a whole: Content-Range cannot be honoured", hint="/files/append")
     if_match, if_none_match = request.headers.get("if-match"), request.headers.get("if-none-match")
+    if if_match is None and "if-unmodified-since" in request.headers:
+        raise InvalidArgument("a time is too coarse to tell whether somebody has written", hint="If-Match with an etag")
     if if_none_match is not None:
-        if if_match is not None or tags(if_none_match) != ["*"]:
+        if if_match is not None or tags(if_none_match) is not None:
             raise InvalidArgument("a file is written with If-Match, or with `If-None-Match: *`")
         return ""
     if if_match is None:
         return None
     found = tags(if_match)
-    if found == ["*"]:
+    if found is None:
         try:
             return (await files.stat(path, user=user)).etag
         except FileMissing as error:
             raise PreconditionFailed(error.message) from error
-    if len(found) != 1:
+    if len(found) > 1:
         raise InvalidArgument("If-Match takes one etag here")
+    if not found or not found[0]:
+        raise PreconditionFailed("no file has that etag", hint="the quotes belong to it, a W/ does not")
     return found[0]

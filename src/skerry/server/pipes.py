@@ -7,21 +7,11 @@ import io
 from collections.abc import AsyncIterator
 from concurrent.futures import CancelledError as FutureCancelled
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from skerry.core.errors import ConnectionLost
-from skerry.server.context import Context
 
 PIECES = 4
 PIECE = 1 << 20
-AT_ONCE = 4
-"""States on their way at a time: each holds one of the provider's threads while a client is slow."""
-_slots: WeakKeyDictionary[Context, asyncio.Semaphore] = WeakKeyDictionary()
-
-
-def slot(context: Context) -> asyncio.Semaphore:
-    """To be held while a state is on its way."""
-    return _slots.setdefault(context, asyncio.Semaphore(AT_ONCE))
 
 
 class Outlet(io.RawIOBase):

@@ -6,7 +6,7 @@ import dataclasses
 
 from skerry.core.errors import InvalidArgument, SandboxNotFound
 from skerry.core.models import SandboxSpec
-from skerry.sdk.options import build_spec, check_idle
+from skerry.sdk.options import build_spec, check_idle, check_text
 from skerry.server import naming
 from skerry.server.context import Context
 from skerry.server.creating import usable_snapshot
@@ -51,6 +51,7 @@ async def inner_spec(context: Context, actor: Actor, project: Project, spec: San
         template=spec.template,
         snapshot=await usable_snapshot(context, actor, project, spec.snapshot, "POST /v1/provider/sandboxes"),
         secrets_of=await _secrets_of(context, actor, project, spec.secrets_of),
+        source=None if spec.source is None else check_text(spec.source, "source"),
         leased=spec.leased,
         unsynced=spec.unsynced,
     )

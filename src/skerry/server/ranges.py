@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from skerry.core.errors import SkerryError
 
-_TAG = re.compile(r'(?:W/)?"([^"]*)"')
+_TAG = re.compile(r'(W/)?"([^"]*)"')
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 MAX_DIGITS = 18
 
@@ -30,15 +30,18 @@ def quoted(etag: str) -> str:
     return f'"{etag}"'
 
 
-def tags(header: str) -> list[str]:
-    """The etags of an If-Match or If-None-Match header, without quotes; `*` is any."""
+def tags(header: str, *, weak: bool = False) -> list[str] | None:
+    """The etags of a header without their quotes; None: any. One that is marked as weak is nobody's, unless `weak`."""
     if header.strip() == "*":
-        return ["*"]
-    return _TAG.findall(header) or [header.strip()]
+        return None
+    if '"' not in header:
+        return [header.strip()]
+    return [tag for mark, tag in _TAG.findall(header) if weak or not mark]
 
 
-def matches(header: str, etag: str) -> bool:
-    return any(tag in ("*", etag) for tag in tags(header))
+def matches(header: str, etag: str, *, weak: bool = False) -> bool:
+    found = tags(header, weak=weak)
+    return found is None or etag in found
 
 
 def parse_range(header: str | None, size: int) -> Part | None:

@@ -58,6 +58,7 @@ class TarDecoder:
         self._buffer = bytearray()
         self._extra: dict[bytes, bytes] = {}
         self._extra_type = b""
+        self._extra_size = 0
         self._body = self._at = self._skip = 0
         """Bytes of the member that are still to come, that have come, and of the padding after it."""
         self._collecting: bytearray | None = None
@@ -108,7 +109,7 @@ class TarDecoder:
             self._collecting, self._extra_type = bytearray(), header.type
             self._expect(header.size)
             return
-        extra, self._extra = self._extra, {}
+        extra, self._extra, self._extra_size = self._extra, {}, 0
         yield from self._member(_extended(header, extra))
 
     def _expect(self, size: int) -> None:
@@ -132,6 +133,9 @@ class TarDecoder:
         yield encode_file_end(self._at)
 
     def _collected(self, data: bytes) -> None:
+        self._extra_size += len(data)
+        if self._extra_size > MAX_EXTRA:
+            raise TarError(f"a member of the tar stream with more than {MAX_EXTRA} bytes of names")
         if self._extra_type == _PAX:
             self._extra |= _records(data)
         elif self._extra_type == _PAX_GLOBAL:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 
 from skerry.archive.tar import DIRECTORY, END, FILE, LINK, SYMLINK, Member, encode, padding
-from skerry.core.errors import Conflict
+from skerry.core.errors import Conflict, Corrupted
 from skerry.sdk.trees import Content, Entry, FileEnd, Record
 
 ZEROS = bytes(1 << 16)
@@ -13,27 +13,43 @@ _TYPES = {b"file": FILE, b"dir": DIRECTORY, b"link": SYMLINK}
 
 
 class TarEncoder:
-    """Feed it every record of a tree; holes become zeros, what the tree leaves out is left out."""
+    """Feed it every record of a tree; holes become zeros, what the tree leaves out is left out.
+
+    The records come from inside a sandbox: none gets where a reader would take its bytes for another member.
+    """
 
     def __init__(self, name: bytes) -> None:
         """`name` is what a tree that is a single file is called; in a directory names are relative to it."""
         self._name = name
-        self._size = self._at = 0
+        self._size: int | None = None
+        """Of the file at hand, as its header says; None: there is none."""
+        self._at = 0
 
     def feed(self, record: Record) -> Iterator[bytes]:
-        """Raises Conflict for a file that became shorter while it was read: its header has been sent."""
+        """Raises Conflict for a file with another size than its header, which has been sent; Corrupted."""
+        if isinstance(record, Content | FileEnd) == (self._size is None):
+            raise Corrupted("the sandbox sent a tree whose records are out of order")
         if isinstance(record, Entry):
-            self._size, self._at = record.size, 0
+            plain = record.type == b"file" and record.same_as is None
+            self._size, self._at = record.size if plain else None, 0
             yield encode(self._member(record))
         elif isinstance(record, Content):
+            if record.offset < self._at:
+                raise Corrupted("the sandbox sent a part of a file twice")
+            self._check(record.offset + len(record.data) <= (self._size or 0))
             yield from self._zeros(record.offset)
             self._at += len(record.data)
             yield bytes(record.data)
         elif isinstance(record, FileEnd):
-            if record.size != self._size:
-                raise Conflict("a file became shorter while it was read", hint="read again")
+            self._check(record.size == self._size)
             yield from self._zeros(record.size)
             yield padding(record.size)
+            self._size = None
+
+    @staticmethod
+    def _check(fits: bool) -> None:
+        if not fits:
+            raise Conflict("a file has another size than when it was opened", hint="read again")
 
     def _zeros(self, end: int) -> Iterator[bytes]:
         while self._at < end:
@@ -43,20 +59,19 @@ class TarEncoder:
 
     def _member(self, entry: Entry) -> Member:
         path = entry.path or (b"." if entry.type == b"dir" else self._name)
-        plain = entry.type == b"file" and entry.same_as is None
         return Member(
             path=path + b"/" if entry.type == b"dir" else path,
             type=LINK if entry.same_as is not None else _TYPES[entry.type],
             mode=entry.mode,
             mtime_ns=entry.mtime_ns,
-            size=entry.size if plain else 0,
+            size=self._size or 0,
             target=entry.target if entry.same_as is None else entry.same_as,
             xattrs=entry.xattrs,
         )
 
 
 async def tar_stream(records: AsyncIterator[Record], name: bytes) -> AsyncIterator[bytes]:
-    """Raises what `records` does, and Conflict."""
+    """Raises what `records` does, Conflict and Corrupted."""
     encoder = TarEncoder(name)
     async for record in records:
         for part in encoder.feed(record):

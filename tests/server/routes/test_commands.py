@@ -36,6 +36,12 @@ def test_errors_of_commands_are_problems_that_carry_the_result(owner: httpx2.Cli
     assert (both.status_code, both.json()["code"]) == (400, "INVALID_ARGUMENT")
 
 
+def test_output_that_would_fill_the_memory_as_json_is_for_a_stream(owner: httpx2.Client, box: str) -> None:
+    body = {"command": "true", "output_limit": 64 << 20}
+    refused = owner.post(f"/v1/sandboxes/{box}/exec", json=body)
+    assert (refused.status_code, refused.json()["code"]) == (400, "INVALID_ARGUMENT")
+
+
 def test_output_streams_as_it_comes_and_ends_with_the_exit(owner: httpx2.Client, box: str) -> None:
     body = {"command": "echo one; sleep 0.5; echo two >&2; exit 5"}
     headers = {"accept": "application/x-ndjson"}

@@ -10,6 +10,7 @@ import tarfile
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
@@ -88,6 +89,53 @@ def test_etags_save_reading_and_catch_concurrent_writes(owner: httpx2.Client, fi
     assert owner.put(files, params={"path": "nowhere"}, content=b"x", headers={"if-match": "*"}).status_code == 412
     assert owner.get(files, params=at).content == b"two"
     assert owner.put(files, params={"path": "fresh"}, content=b"x", headers={"if-none-match": "*"}).status_code == 200
+
+
+def test_what_would_lose_bytes_unasked_is_refused(owner: httpx2.Client, files: str) -> None:
+    at = {"path": "whole"}
+    etag = owner.put(files, params=at, content=b"whole").json()["etag"]
+    refused: list[tuple[str, dict[str, str], int]] = [
+        ("PUT", {"content-range": "bytes 5-7/8"}, 400),  # as `curl -C - -T` sends it: it would be all of the file
+        ("PUT", {"if-unmodified-since": "Mon, 16 Nov 2026 20:00:00 GMT"}, 400),
+        ("PUT", {"if-match": f'W/"{etag}"'}, 412),
+        ("PUT", {"if-match": '"*"'}, 412),
+        ("DELETE", {"if-match": '"other"'}, 400),
+    ]
+    for method, headers, status in refused:
+        answer = owner.request(method, files, params=at, content=b"xyz", headers=headers)
+        assert answer.status_code == status, (method, headers, answer.text)
+    assert owner.get(files, params=at).content == b"whole"
+    for headers in ({"if-match": '""'}, {"if-match": ""}):  # of no file, so not of one that is missing either
+        assert owner.put(files, params={"path": "lost-etag"}, content=b"x", headers=headers).status_code == 412
+    assert owner.get(files, params={"path": "lost-etag"}).status_code == 404
+
+
+def test_a_weak_etag_saves_reading_and_joins_no_parts(owner: httpx2.Client, files: str) -> None:
+    at = {"path": "weak"}
+    weak = f'W/"{owner.put(files, params=at, content=b"0123").json()["etag"]}"'
+    assert owner.get(files, params=at, headers={"if-none-match": weak}).status_code == 304
+    assert owner.get(files, params=at, headers={"if-match": weak}).status_code == 412
+    assert owner.get(files, params=at, headers={"range": "bytes=1-2", "if-range": weak}).content == b"0123"
+    assert owner.get(files, params=at, headers={"if-none-match": '"*"'}).status_code == 200
+
+
+def test_a_head_is_of_the_whole_file(owner: httpx2.Client, files: str) -> None:
+    owner.put(files, params={"path": "headed"}, content=b"0123456789")
+    for asked in ("bytes=2-3", "bytes=99-"):
+        head = owner.head(files, params={"path": "headed"}, headers={"range": asked})
+        assert (head.status_code, head.headers["content-length"]) == (200, "10")
+
+
+def test_an_append_that_is_repeated_under_its_etag_adds_nothing_twice(owner: httpx2.Client, files: str) -> None:
+    at = {"path": "log"}
+    headers = {"if-match": f'"{owner.put(files, params=at, content=b"one ").json()["etag"]}"'}
+    first = owner.post(f"{files}/append", params=at, content=b"two ", headers=headers)
+    assert first.status_code == 200, first.text
+    again = owner.post(f"{files}/append", params=at, content=b"two ", headers=headers)
+    assert (again.status_code, again.json()["code"]) == (412, "CONFLICT")
+    headers = {"if-match": first.headers["etag"]}
+    assert owner.post(f"{files}/append", params=at, content=b"three", headers=headers).status_code == 200
+    assert owner.get(files, params=at).content == b"one two three"
 
 
 def test_names_of_any_bytes_are_the_very_names(owner: httpx2.Client, files: str) -> None:
@@ -178,27 +226,61 @@ def test_paths_never_lead_out_of_the_sandbox(owner: httpx2.Client, files: str, t
         assert answer.status_code in (403, 404) and "of the host" not in answer.text
 
 
+@contextmanager
+def _nobody_waits(server: Running) -> Iterator[None]:
+    """Others are served all the while, and at once."""
+    worst, done = [0.0], threading.Event()
+
+    def watch() -> None:
+        with server.client_of(None) as other:
+            while not done.wait(0.1):
+                began = time.monotonic()
+                assert other.get("/health").status_code == 200
+                worst.append(time.monotonic() - began)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()
+    assert max(worst) < 2.0, "others had to wait for it"
+
+
 def test_a_regular_expression_that_never_ends_is_ended(
     owner: httpx2.Client, server: Running, files: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("skerry.server.matching.LIMIT", 3.0)
     owner.put(files, params={"path": "trap"}, content=b"a" * 200 + b"!\n")
-    worst: list[float] = []
-
-    def watch() -> None:
-        with server.client_of(None) as other:
-            for _ in range(20):
-                began = time.monotonic()
-                assert other.get("/health").status_code == 200
-                worst.append(time.monotonic() - began)
-                time.sleep(0.1)
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    answer = owner.post(f"{files}/search", json={"pattern": "(a+)+$", "path": "trap"})
-    watcher.join()
+    with _nobody_waits(server):
+        answer = owner.post(f"{files}/search", json={"pattern": "(a+)+$", "path": "trap"})
     assert (answer.status_code, answer.json()["code"]) == (504, "TIMEOUT")
-    assert max(worst) < 2.0, "others had to wait for it"
+
+
+def test_nobody_waits_while_somebody_looks_for_a_plain_text(owner: httpx2.Client, server: Running, files: str) -> None:
+    _run(owner, files, "head -c 6000000 /dev/zero | tr '\\0' '\\n' > lines")
+    body = {"pattern": "x", "path": "lines", "regex": False}
+    with _nobody_waits(server):
+        found = owner.post(f"{files}/search", json=body)
+    assert (found.status_code, found.json()["matches"]) == (200, [])
+
+
+def test_nobody_waits_while_somebody_uses_a_pattern_with_a_thousand_parts(
+    owner: httpx2.Client, server: Running, files: str
+) -> None:
+    pattern = "{a,b}{a,b}{a,b}{a,b}{a,b}{a,b}{a,b}{a,b}{a,b}" + "*[a-z]" * 120
+    with _nobody_waits(server):
+        found = owner.get(f"{files}/glob", params={"pattern": pattern})
+    assert (found.status_code, found.json().get("items", [])) in ((200, []), (504, [])), found.text
+
+
+def test_a_replacement_that_no_memory_could_hold_is_refused(owner: httpx2.Client, server: Running, files: str) -> None:
+    _run(owner, files, "head -c 3000000 /dev/zero | tr '\\0' a > bomb")
+    with _nobody_waits(server):
+        answer = owner.post(f"{files}/replace", json={"old": "a", "new": "b" * 900, "path": "bomb"})
+    assert (answer.status_code, answer.json()["code"]) == (413, "TOO_LARGE")
+    assert _run(owner, files, "tr -d a < bomb; stat -c %s bomb") == "3000000\n"
 
 
 def _memory(server: Running) -> int:
@@ -261,6 +343,21 @@ def test_a_client_that_reads_nothing_is_given_up(
         while data := half.recv(1 << 20):
             got += len(data)
     assert got < 50_000_000, "the server has waited for a client that took nothing"
+
+
+def test_a_file_that_shrinks_while_it_is_read_does_not_look_complete(
+    owner: httpx2.Client, server: Running, files: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    _run(owner, files, "head -c 50000000 /dev/zero > shrinks")
+    with _connected(server, owner, "GET", f"{files}?path=shrinks", []) as half:
+        assert half.recv(1000).startswith(b"HTTP/1.1 200")
+        _run(owner, files, "truncate -s 0 shrinks")
+        got = 0
+        while data := half.recv(1 << 20):
+            got += len(data)
+    assert got < 50_000_000
+    said = [(record.levelname, record.getMessage()) for record in caplog.records if record.name == "skerry.server"]
+    assert [level for level, text in said] == ["WARNING"] and "cut short" in said[0][1], said
 
 
 def _connected(server: Running, owner: httpx2.Client, method: str, target: str, headers: list[str]) -> socket.socket:

@@ -157,3 +157,55 @@ def test_templates_are_listed_shown_and_built_with_their_log(server: Running, ow
     ):
         refused = owner.post("/v1/templates", json=body)
         assert (refused.status_code, refused.json()["code"]) == (400, "INVALID_ARGUMENT"), (body, refused.text)
+
+
+def test_nobody_puts_something_else_under_the_name_of_another_s_template(server: Running, owner: httpx2.Client) -> None:
+    def yaml(word: str, version: str = "1") -> dict[str, str]:
+        return {"yaml": f"name: ours\nversion: '{version}'\nbase: host\nfiles:\n  /workspace/whose: {word}\n"}
+
+    def whose() -> str:
+        made = _ok(owner.post("/v1/sandboxes", json={"template": "ours", "build": False}), 201)["id"]
+        try:
+            return _exec(owner, f"/v1/sandboxes/{made}", "cat whose")
+        finally:
+            owner.delete(f"/v1/sandboxes/{made}")
+
+    with server.client_of("stranger") as stranger, server.client_of("admin") as admin:
+        _ok(owner.post("/v1/templates", json=yaml("owner")))
+        for body in (yaml("stranger"), yaml("stranger", "2"), {"image": "docker://evil", "name": "ours:3"}):
+            refused = stranger.post("/v1/templates", json=body)
+            assert (refused.status_code, refused.json()["code"]) == (409, "CONFLICT"), refused.text
+        assert whose() == "owner"
+        _ok(owner.post("/v1/templates", json=yaml("owner again")))
+        assert whose() == "owner again"
+        assert admin.delete("/v1/templates/ours").status_code == 204
+        failed = stranger.post("/v1/templates", json={"yaml": "name: ours\nbase: host\nscripts: {build: exit 1}\n"})
+        assert failed.json()["code"] == "TEMPLATE_BUILD_FAILED"
+        _ok(owner.post("/v1/templates", json=yaml("owner")))  # what failed holds no name
+        assert admin.delete("/v1/templates/ours").status_code == 204
+
+
+def test_a_create_is_asked_for_again_while_the_first_is_given_up(server: Running, owner: httpx2.Client) -> None:
+    yaml = "name: slow-start\nbase: host\nscripts:\n  postCreate: sleep 3\n"
+    _ok(owner.post("/v1/templates", json={"yaml": yaml}))
+    body = {"template": "slow-start", "metadata": {"slow": "start"}}
+    key = {"idempotency-key": "slow-start"}
+    answers: list[httpx2.Response] = []
+
+    def create() -> None:
+        with server.client_of("owner") as other:
+            answers.append(other.post("/v1/sandboxes", json=body, headers=key))
+
+    again = threading.Thread(target=create)
+    starter = threading.Timer(0.7, again.start)
+    starter.start()
+    with server.client_of("owner") as first, pytest.raises(httpx2.ReadTimeout):
+        first.post("/v1/sandboxes", json=body, headers=key, timeout=1.5)
+    starter.join()
+    again.join()
+    made = _ok(answers[0], 201)["id"]
+    listed = _ok(owner.get("/v1/sandboxes", params={"metadata.slow": "start"}))["items"]
+    assert [item["id"] for item in listed] == [made]
+    owner.delete(f"/v1/sandboxes/{made}")
+    with server.client_of("admin") as admin:
+        assert admin.delete("/v1/templates/slow-start").status_code == 204

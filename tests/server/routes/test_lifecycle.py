@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import base64
 import os
+import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx2
 import pytest
@@ -115,6 +119,30 @@ def test_the_same_key_gives_the_same_sandbox(owner: httpx2.Client, server: Runni
     assert theirs != first
 
 
+def test_the_same_key_with_another_source_is_another_sandbox_over_remote_too(owner: httpx2.Client, made: Any) -> None:
+    def create(source: str) -> httpx2.Response:
+        spec = {"idempotency_key": f"sourced-{os.getpid()}", "source": source}
+        return owner.post("/v1/provider/sandboxes", json=spec)
+
+    first = _ok(create("digest of one"))["id"]
+    made.ids.append(first)
+    assert _ok(create("digest of one"))["id"] == first
+    other = create("digest of another")
+    assert (other.status_code, other.json()["code"]) == (409, "CONFLICT"), other.text
+
+
+def test_creates_at_the_same_time_under_one_key_give_one_sandbox(server: Running, made: Any) -> None:
+    def create(number: int) -> str:
+        with server.client_of("owner") as client:
+            key = {"idempotency-key": f"at-once-{os.getpid()}"}
+            return str(_ok(client.post("/v1/sandboxes", json={"metadata": {"x": "y"}}, headers=key), 201)["id"])
+
+    with ThreadPoolExecutor(6) as threads:
+        ids = set(threads.map(create, range(6)))
+    made.ids.extend(ids)
+    assert len(ids) == 1
+
+
 def test_pages_hold_all_of_a_list(owner: httpx2.Client, made: Any) -> None:
     ids = {made(metadata={"page": "yes"}) for _ in range(3)}
     seen, cursor = [], None
@@ -197,6 +225,14 @@ def test_copies_are_of_the_same_moment_and_project(owner: httpx2.Client, made: A
         assert _exec(owner, item["sandbox"]["id"], "echo $S; cat file") == "2\nmine\n"
 
 
+def test_a_copy_that_fails_has_the_status_of_its_error(owner: httpx2.Client, made: Any) -> None:
+    id = made()
+    _exec(owner, id, "head -c 30000000 /dev/urandom > large; sync")
+    forks = _ok(owner.post(f"/v1/sandboxes/{id}/fork", json={"n": 1, "resources": {"disk": "20MB"}}), 201)["items"]
+    made.ids.extend(item["sandbox"]["id"] for item in forks if item["sandbox"])
+    assert [400 <= item["error"]["status"] < 600 for item in forks] == [True]
+
+
 def test_snapshots_are_taken_listed_restored_begun_with_and_removed(
     owner: httpx2.Client, server: Running, made: Any
 ) -> None:
@@ -234,6 +270,40 @@ def test_snapshots_are_taken_listed_restored_begun_with_and_removed(
     for name in ("first", second["id"]):
         assert owner.delete(f"/v1/snapshots/{name}").status_code == 204
     assert owner.get("/v1/snapshots/first").status_code == 404
+
+
+def test_whoever_only_looks_begins_nothing_with_a_snapshot_s_variables(
+    owner: httpx2.Client, server: Running, made: Any
+) -> None:
+    id = made(env={"TOKEN": "hidden"})
+    snapshot = _ok(owner.post(f"/v1/sandboxes/{id}/snapshots"), 201)["id"]
+    server.share(server.project("owner"), "onlooker", Role.READ)
+    with server.client_of("onlooker") as reader:
+        assert _ok(reader.get(f"/v1/snapshots/{snapshot}"))["env_names"] == ["TOKEN"]
+        mine = _ok(reader.post("/v1/sandboxes", json={}), 201)["id"]
+        for answer in (
+            reader.post("/v1/sandboxes", json={"snapshot": snapshot}),
+            reader.post("/v1/sandboxes", json={"restore_from": snapshot}),
+            reader.post(f"/v1/sandboxes/{mine}/restore", json={"snapshot": snapshot}),
+            reader.post("/v1/provider/sandboxes", json={"snapshot": snapshot}),
+            reader.post(f"/v1/provider/sandboxes/{mine}/restore", json={"snapshot": snapshot}),
+        ):
+            assert (answer.status_code, answer.json()["code"]) == (403, "PERMISSION_DENIED"), answer.text
+        reader.delete(f"/v1/sandboxes/{mine}")
+    owner.delete(f"/v1/snapshots/{snapshot}")
+
+
+def test_a_project_whose_things_are_removed_can_be_removed(owner: httpx2.Client) -> None:
+    project = _ok(owner.post("/v1/projects", json={"name": "short"}), 201)["id"]
+    within = {"project": project}
+    id = _ok(owner.post("/v1/sandboxes", params=within, json={}), 201)["id"]
+    snapshot = _ok(owner.post(f"/v1/sandboxes/{id}/snapshots"), 201)["id"]
+    _ok(owner.post("/v1/volumes", params=within, json={"name": "short"}), 201)
+    for thing in (f"sandboxes/{id}", f"snapshots/{snapshot}", "volumes/short"):
+        assert owner.delete(f"/v1/projects/{project}").status_code == 409
+        assert owner.delete(f"/v1/{thing}", params=within).status_code == 204
+    gone = owner.delete(f"/v1/projects/{project}")
+    assert gone.status_code == 204, gone.text
 
 
 def test_volumes_of_projects_do_not_meet(owner: httpx2.Client, server: Running) -> None:
@@ -274,11 +344,14 @@ def test_a_state_goes_out_and_comes_in_again(owner: httpx2.Client, made: Any) ->
         refused = owner.post("/v1/states", content=content, headers=sent)
         assert (refused.status_code, refused.json()["code"]) == (status, code), refused.text
     assert owner.post("/v1/states", params={"options": "{"}, content=b"").status_code == 400
+    told = owner.post("/v1/states", params={"options": '{"secrets": {"S": "hidden"}}'}, content=b"")
+    assert (told.status_code, told.json()["hint"]) == (400, "send the options as the header Skerry-Options")
     assert len(_ok(owner.get("/v1/sandboxes"))["items"]) == count
     snapshot = _ok(owner.post(f"/v1/sandboxes/{id}/snapshots"), 201)["id"]
     kept = owner.post(f"/v1/snapshots/{snapshot}/export")
-    made.ids.append(_ok(owner.post("/v1/states", content=kept.content), 201)["id"])
-    assert _exec(owner, made.ids[-1], "sha256sum -c sum") == "blob: OK\n"
+    headers = {"skerry-options": '{"secrets": {"S": "hidden"}}'}
+    made.ids.append(_ok(owner.post("/v1/states", content=kept.content, headers=headers), 201)["id"])
+    assert _exec(owner, made.ids[-1], "sha256sum -c sum; echo $S") == "blob: OK\nhidden\n"
     owner.delete(f"/v1/snapshots/{snapshot}")
 
 
@@ -291,3 +364,20 @@ def test_a_state_that_nobody_takes_ends_without_a_trace(owner: httpx2.Client, se
     end = time.monotonic() + 60
     whole = owner.post(f"/v1/sandboxes/{id}/export")
     assert whole.status_code == 200 and len(whole.content) > 60_000_000 and time.monotonic() < end
+
+
+def test_nobody_s_slow_uploads_keep_the_states_of_others_waiting(
+    owner: httpx2.Client, server: Running, made: Any
+) -> None:
+    id, place = made(), urlsplit(server.url)
+    with ExitStack() as slow, server.client_of("snail") as snail:
+        head = f"host: {place.netloc}\r\nauthorization: {snail.headers['authorization']}\r\ncontent-length: 9999"
+        for _ in range(10):
+            half = slow.enter_context(socket.create_connection((place.hostname, place.port)))
+            half.sendall(f"POST /v1/states HTTP/1.1\r\n{head}\r\n\r\nx".encode())
+        end = time.monotonic() + 20
+        while server.context.metrics.open["requests"] < 10:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        whole = owner.post(f"/v1/sandboxes/{id}/export", timeout=20)
+    assert whole.status_code == 200 and whole.content

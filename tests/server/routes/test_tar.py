@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from skerry import AsyncSandbox
-from skerry.core.errors import InvalidArgument, SkerryError
+from skerry.core.errors import Conflict, Corrupted, InvalidArgument, SkerryError
 from skerry.sdk import passing
 from skerry.sdk.pack import Packer
-from skerry.sdk.trees import Decoder, Entry
+from skerry.sdk.trees import Content, Decoder, End, Entry, FileEnd, Record
 from skerry.sdk.unpack import Unpacker
 from skerry.server.tarin import TarDecoder, tree_stream
 from skerry.server.tarout import TarEncoder
@@ -175,6 +175,47 @@ def test_a_decoder_holds_no_more_than_a_piece() -> None:
         sizes += [len(part) for part in decoder.feed(piece)]
         assert len(decoder._buffer) < 512
     assert max(sizes) <= (128 << 10) + 13
+
+
+def test_headers_without_a_member_do_not_pile_up() -> None:
+    values = [b"key%06d=" % number + b"v" * 60_000 for number in range(100)]
+    headers = [member("x", b"%d %b\n" % (len(value) + 7, value), type=tarfile.XHDTYPE) for value in values]
+    with pytest.raises(InvalidArgument, match="more than"):
+        decode(b"".join(headers), lambda: 60_000)
+
+
+ROOT = Entry(b"", b"dir", 0o755, 0, 0, b"", None, ())
+
+
+def file_entry(size: int, same_as: bytes | None = None) -> Entry:
+    return Entry(b"a", b"file", 0o644, 0, size, b"", same_as, ())
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        [file_entry(3), Content(0, memoryview(b"abc" + member("/etc/evil")))],
+        [file_entry(3), Content(0, memoryview(b"abc")), Content(1, memoryview(b"bc"))],
+        [file_entry(0), FileEnd(0), Content(0, memoryview(member("/etc/evil")))],
+        [file_entry(0, b"b"), FileEnd(0)],
+        [file_entry(1024, b"b"), FileEnd(1024)],
+        [file_entry(1024), ROOT],
+        [file_entry(1024), End(2, 0)],
+        [file_entry(3), Content(0, memoryview(b"ab")), FileEnd(2)],
+        [Content(0, memoryview(b"abc"))],
+    ],
+)
+def test_no_sandbox_can_put_members_of_its_own_into_a_tar(records: list[Record]) -> None:
+    encoder, sent = TarEncoder(b"x"), bytearray()
+
+    def feed() -> None:
+        for record in [ROOT, *records]:
+            for part in encoder.feed(record):
+                sent.extend(part)
+
+    with pytest.raises((Conflict, Corrupted)):
+        feed()
+    assert b"evil" not in sent
 
 
 async def _pieces(data: bytes) -> AsyncIterator[bytes]:

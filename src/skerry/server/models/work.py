@@ -11,7 +11,8 @@ from skerry.core.errors import InvalidArgument
 from skerry.sdk.output import OUTPUT_LIMIT
 from skerry.server.models.types import Base64, Body, Command, Mode, Path, Seconds, Text, User, Variables
 
-MAX_OUTPUT = 64 << 20
+MAX_OUTPUT = 16 << 20
+"""As text in JSON it is up to six times as much, all of it in memory at once; a stream of lines has no limit."""
 
 
 class Run(Body):

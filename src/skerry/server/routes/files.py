@@ -10,14 +10,13 @@ from pydantic import BaseModel
 from skerry.core.models import FileInfo
 from skerry.sdk import Replacement, SearchResult
 from skerry.server import matching
-from skerry.server.context import Ctx
-from skerry.server.filesending import file_answer, write_file
+from skerry.server.context import Ctx, Who
+from skerry.server.filesending import append_file, file_answer, refuse_conditions, write_file
 from skerry.server.models import work
 from skerry.server.models.mirror import answer, mirrored
 from skerry.server.models.types import UserQuery, exact_query, query_path, query_path_here
 from skerry.server.routes.parts import SANDBOX, Box, op
 from skerry.server.routing import Routes
-from skerry.server.sending import body as request_body
 from skerry.server.sending import while_there
 
 router = Routes("files")
@@ -70,22 +69,25 @@ async def write(
     return answer(info, headers={"etag": f'"{info.etag}"'})
 
 
-@router.post(FILES + "/append", **op("Add to the end of a file", Info, sends=OCTETS))
+@router.post(FILES + "/append", **op("Add to the end of a file", Info, sends=OCTETS, problems=(412,)))
 async def append(
     request: Request, box: Box, path: At, mode: ModeQuery = None, parents: Parents = True, user: UserQuery = None
 ) -> Response:
-    """In place; it is made if it is not there."""
+    """In place; it is made if it is not there. With `If-Match: "etag"` a repeated request adds nothing twice (412)."""
     bits = None if mode is None else int(mode, 8)
-    return answer(await box.files.append(path, request_body(request), mode=bits, parents=parents, user=user))
+    info = await append_file(request, box.files, path, mode=bits, parents=parents, user=user)
+    return answer(info, headers={"etag": f'"{info.etag}"'})
 
 
 @router.delete(FILES, **op("Remove a file, a link or a directory", Removed))
 async def remove(
+    request: Request,
     box: Box,
     path: At,
     recursive: Annotated[bool, Query(description="A directory with all that is in it.")] = False,
     user: UserQuery = None,
 ) -> Response:
+    refuse_conditions(request)
     return answer({"removed": await box.files.remove(path, recursive=recursive, user=user)})
 
 
@@ -150,6 +152,8 @@ async def symlink(box: Box, body: work.Symlink) -> Response:
 @router.get(FILES + "/glob", **op("Find files by a pattern of names", Info, listed=True))
 async def glob(
     request: Request,
+    context: Ctx,
+    who: Who,
     box: Box,
     pattern: Annotated[str, Query(max_length=4096, examples=["**/*.py"])],
     path: Here,
@@ -157,19 +161,20 @@ async def glob(
 ) -> Response:
     """With `*`, `?`, `[…]`, `{a,b}` and `**`; sorted."""
     exact = exact_query(request, "pattern") or pattern
-    return answer({"items": await box.files.glob(exact, path=path, user=user), "cursor": None})
+    found = await while_there(request, matching.glob(context, who, box, exact, path, user))
+    return answer({"items": found, "cursor": None})
 
 
 @router.post(FILES + "/search", **op("Find lines in files", mirrored(SearchResult)))
-async def search(request: Request, context: Ctx, box: Box, body: work.Search) -> Response:
+async def search(request: Request, context: Ctx, who: Who, box: Box, body: work.Search) -> Response:
     """Lines that match a Python regular expression, or a text with `regex` false. Links are not followed."""
-    return answer(await while_there(request, matching.search(context, box, body)))
+    return answer(await while_there(request, matching.search(context, who, box, body)))
 
 
 @router.post(FILES + "/replace", **op("Replace text in files", mirrored(Replacement)))
-async def replace(request: Request, context: Ctx, box: Box, body: work.Replace) -> Response:
+async def replace(request: Request, context: Ctx, who: Who, box: Box, body: work.Replace) -> Response:
     """In a file, or in every file that a pattern finds. Each is written at once, unless somebody has changed it."""
-    return answer(await while_there(request, matching.replace(context, box, body)))
+    return answer(await while_there(request, matching.replace(context, who, box, body)))
 
 
 @router.get(FILES + "/hash", **op("The SHA-256 of a file or a directory", Hash))

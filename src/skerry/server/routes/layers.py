@@ -25,8 +25,9 @@ from skerry.sdk.portable import portable
 from skerry.server import naming
 from skerry.server.context import About, Context, Ctx, InProject, Sandbox, Snapshot, Volume, Who
 from skerry.server.creating import usable_snapshot
+from skerry.server.identity import Actor
 from skerry.server.permissions import Action
-from skerry.server.pipes import PIECE, Inlet, slot
+from skerry.server.pipes import PIECE, Inlet
 from skerry.server.plain import Plain, read_body
 from skerry.server.provisioning import inner_spec
 from skerry.server.routes.provider import (
@@ -43,6 +44,7 @@ from skerry.server.routes.provider import (
 )
 from skerry.server.routing import ProjectQuery, Routes
 from skerry.server.sending import Sender, Streamed, body
+from skerry.server.slots import STATES
 from skerry.server.streams.browser import gone_is_fine
 from skerry.server.streams.states import exporting
 from skerry.server.streams.watch import until_over
@@ -258,21 +260,21 @@ async def building(socket: WebSocket, context: Ctx, who: Who, about: About, dige
 
 
 @router.get(f"{ONE}/state", response_class=Response)
-async def export_sandbox(context: Ctx, sandbox: Sandbox) -> Response:
+async def export_sandbox(context: Ctx, who: Who, sandbox: Sandbox) -> Response:
     """Its state in pieces: see docs/how-to/remote.md."""
-    return _export(context, sandbox.id)
+    return _export(context, who, sandbox.id)
 
 
 @router.get(f"{BASE}/snapshots/{{snapshot}}/state", response_class=Response)
-async def export_snapshot(context: Ctx, snapshot: Snapshot) -> Response:
-    return _export(context, snapshot.id)
+async def export_snapshot(context: Ctx, who: Who, snapshot: Snapshot) -> Response:
+    return _export(context, who, snapshot.id)
 
 
-def _export(context: Context, source_id: str) -> Response:
+def _export(context: Context, who: Actor, source_id: str) -> Response:
     chosen = portable(context.provider, "export_state")
 
     async def send(sender: Sender) -> None:
-        async with slot(context), aclosing(exporting(chosen, source_id)) as pieces:
+        async with STATES.taken(context, who), aclosing(exporting(chosen, source_id)) as pieces:
             async for piece in pieces:
                 if not sender.begun:
                     await sender.head(200, {"content-type": "application/vnd.skerry.pieces"})
@@ -297,7 +299,7 @@ async def import_(
     holder = leased_to(context, spec, holder)
     inner = await inner_spec(context, who, project, spec)
     chosen = portable(context.provider, "import_state")
-    async with slot(context):
+    async with STATES.taken(context, who):
         source: Any = io.BufferedReader(Inlet(_after(rest, chunks)), PIECE)
         info: SandboxInfo = await chosen.import_state(source, inner, key=None, on_progress=None)
     return await adopt(context, project, info, holder, process)

@@ -18,7 +18,7 @@ from skerry.server.context import Ctx, InProject, Sandbox, Who
 from skerry.server.following import followed, follows
 from skerry.server.models import sandboxes as models
 from skerry.server.models.mirror import answer
-from skerry.server.problems import Problem
+from skerry.server.problems import Problem, status_of
 from skerry.server.routes.parts import SANDBOX, Box, SandboxModel, op, shown
 from skerry.server.routing import ProjectQuery, Routes
 from skerry.server.sending import NDJSON, while_there
@@ -147,7 +147,7 @@ async def fork(request: Request, context: Ctx, sandbox: Sandbox, box: Box, body:
     for result in await while_there(request, box.fork(body.n, **_copy_options(sandbox, body))):
         if result.sandbox is None:
             assert result.error is not None
-            items.append({"sandbox": None, "error": to_problem(result.error) | {"status": 0}})
+            items.append({"sandbox": None, "error": to_problem(result.error) | {"status": status_of(result.error)}})
         else:
             info = await creating.adopt_copy(context, result.sandbox, sandbox.project)
             items.append({"sandbox": shown(sandbox.project, info), "error": None})

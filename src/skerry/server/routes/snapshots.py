@@ -95,5 +95,6 @@ async def show(snapshot: Snapshot) -> Response:
 async def delete(context: Ctx, snapshot: Snapshot) -> Response:
     """Those taken after it get its parent; sandboxes made from it go on as they are."""
     await context.holdings.snapshots.delete_snapshot(snapshot.id)
+    await context.leases.release("snapshot", snapshot.id)
     await context.store.belongings.gone("snapshot", [snapshot.id])
     return Response(status_code=204)

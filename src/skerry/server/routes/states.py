@@ -14,13 +14,15 @@ from skerry.core.provider import Portable
 from skerry.sdk.portable import portable
 from skerry.server import creating
 from skerry.server.context import Context, Ctx, InProject, Sandbox, Snapshot, Who
+from skerry.server.identity import Actor
 from skerry.server.models import sandboxes as models
 from skerry.server.models.mirror import answer
 from skerry.server.models.types import Key
-from skerry.server.pipes import PIECE, Inlet, Outlet, slot
+from skerry.server.pipes import PIECE, Inlet, Outlet
 from skerry.server.routes.parts import SANDBOX, SandboxModel, op, shown
 from skerry.server.routing import Routes
 from skerry.server.sending import Sender, Streamed, body
+from skerry.server.slots import STATES
 
 router = Routes("states")
 
@@ -29,22 +31,22 @@ _key = TypeAdapter(Key)
 
 
 @router.post(SANDBOX + "/export", **op("The state of a sandbox as one file", raw=STATE))
-async def export(context: Ctx, sandbox: Sandbox, body: models.Export | None = None) -> Response:
+async def export(context: Ctx, who: Who, sandbox: Sandbox, body: models.Export | None = None) -> Response:
     """Its files and variables as they are now; secrets and volumes are never in it. A key encrypts it."""
-    return _export(context, sandbox.id, f"{sandbox.id}.skerry", body)
+    return _export(context, who, sandbox.id, f"{sandbox.id}.skerry", body)
 
 
 @router.post("/v1/snapshots/{snapshot}/export", **op("A snapshot as one file", raw=STATE))
-async def export_snapshot(context: Ctx, snapshot: Snapshot, body: models.Export | None = None) -> Response:
-    return _export(context, snapshot.id, f"{snapshot.id}.skerry", body)
+async def export_snapshot(context: Ctx, who: Who, snapshot: Snapshot, body: models.Export | None = None) -> Response:
+    return _export(context, who, snapshot.id, f"{snapshot.id}.skerry", body)
 
 
-def _export(context: Context, source: str, name: str, wanted: models.Export | None) -> Response:
+def _export(context: Context, who: Actor, source: str, name: str, wanted: models.Export | None) -> Response:
     chosen = portable(context.provider, "export_state")
     key = None if wanted is None else wanted.key
 
     async def send(sender: Sender) -> None:
-        async with slot(context):
+        async with STATES.taken(context, who):
             await _write(sender, chosen, source, key, name)
 
     return Streamed(send)
@@ -87,17 +89,22 @@ async def import_state(
             max_length=100_000, description="What is different in it: JSON as for making a sandbox.", examples=["{}"]
         ),
     ] = "{}",
+    skerry_options: Annotated[
+        str | None, Header(description="The same, where it is not part of a URL: `secrets` are taken here alone.")
+    ] = None,
     skerry_key: Annotated[str | None, Header(description="The key it was encrypted with: 32 bytes in base64.")] = None,
     idempotency_key: Annotated[str | None, Header(max_length=200)] = None,
 ) -> Response:
     """The body is what an export gave. What is in it that `options` do not say is taken from it."""
     try:
-        wanted = models.Create.model_validate_json(options)
+        wanted = models.Create.model_validate_json(options if skerry_options is None else skerry_options)
         key = None if skerry_key is None else _key.validate_python(skerry_key)
     except ValidationError as error:
         where = error.errors()[0]
         raise InvalidArgument(f"options or key: {'.'.join(map(str, where['loc']))}: {where['msg']}") from None
-    async with slot(context):
+    if skerry_options is None and (wanted.secrets or getattr(wanted.source, "password", None)):
+        raise InvalidArgument("secrets do not belong into a URL", hint="send the options as the header Skerry-Options")
+    async with STATES.taken(context, who):
         source = io.BufferedReader(Inlet(body(request)), PIECE)
         _, info = await creating.create(
             context, who, project, wanted, idempotency_key=idempotency_key, import_state=source, key=key

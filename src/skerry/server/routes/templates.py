@@ -1,23 +1,30 @@
-"""Templates."""
+"""Templates. They are everybody's to use; a name belongs to the project that built it first."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
+import anyio
 from fastapi import Path, Request, Response
 
-from skerry.core.errors import InvalidArgument
+from skerry.core.built import stem
+from skerry.core.errors import Conflict, InvalidArgument, TemplateNotFound
 from skerry.core.models import TemplateInfo
 from skerry.sdk import AsyncTemplates
-from skerry.sdk.building import BUILD_TIMEOUT, ProgressCallback
-from skerry.server.context import Ctx
+from skerry.sdk.building import BUILD_TIMEOUT, ProgressCallback, offering
+from skerry.server.access import Subject
+from skerry.server.context import About, Context, Ctx, Who
 from skerry.server.following import followed, follows
 from skerry.server.models import sandboxes as models
 from skerry.server.models.mirror import answer, mirrored
+from skerry.server.permissions import Action
+from skerry.server.projects import locate
 from skerry.server.routes.parts import op
 from skerry.server.routing import Routes
 from skerry.server.sending import NDJSON, SSE, while_there
+from skerry.server.store import Belonging
 from skerry.templates import Template, parse_text
 
 router = Routes("templates")
@@ -42,21 +49,26 @@ async def show(context: Ctx, template: Name) -> Response:
 
 
 @router.post("/v1/templates", **op("Build a template", Model, also={NDJSON: LINES, SSE: LINES}))
-async def build(request: Request, context: Ctx, body: models.Build) -> Response:
-    """With all that it is based on, unless it is built. With `Accept` its log and progress come as they are made."""
+async def build(request: Request, context: Ctx, who: Who, about: About, body: models.Build) -> Response:
+    """With all that it is based on, unless it is built. With `Accept` its log and progress come as they are made.
+
+    CONFLICT for the name of a template that others have built.
+    """
     wanted = _definition(body)
     models.check_image(body.image)
+    title = wanted.name if isinstance(wanted, Template) else (body.name or "").partition(":")[0]
 
     async def make(on_log: Callable[[str], object] | None, on_progress: ProgressCallback | None) -> dict[str, Any]:
-        info = await AsyncTemplates(context.provider).build(
-            wanted,
-            image=body.image,
-            name=body.name,
-            force=body.force,
-            timeout=BUILD_TIMEOUT if body.timeout is None else body.timeout,
-            on_log=on_log,
-            on_progress=on_progress,
-        )
+        async with _named(context, who, about, title):
+            info = await AsyncTemplates(context.provider).build(
+                wanted,
+                image=body.image,
+                name=body.name,
+                force=body.force,
+                timeout=BUILD_TIMEOUT if body.timeout is None else body.timeout,
+                on_log=on_log,
+                on_progress=on_progress,
+            )
         return {"template": info}
 
     if follows(request):
@@ -78,8 +90,58 @@ def _definition(body: models.Build) -> Template | str | None:
     return found
 
 
+@asynccontextmanager
+async def _named(context: Context, who: Who, about: About, title: str) -> AsyncIterator[None]:
+    """While something is built under a name; without one nothing new is called by any.
+
+    Raises Conflict where the name is another project's: its sandboxes would begin with what is put there.
+    """
+    if not title or context.allows(who, Action.TEMPLATE_REMOVE, about):
+        yield
+        return
+    if not await _claim(context, who, title):
+        hint = "choose another name, or ask an administrator to remove the template"
+        raise Conflict(f"others have built a template {title!r}", hint=hint)
+    try:
+        yield
+    except BaseException:
+        with anyio.CancelScope(shield=True):
+            await _release(context, title)
+        raise
+
+
+async def _claim(context: Context, who: Who, title: str) -> bool:
+    """Whether the name is the actor's now."""
+    noted = context.store.belongings.get("template", title)
+    if (noted is None or noted.gone) and title in await _built(context):
+        return False  # by an administrator, or past this server
+    subject, mine = locate(context.store, who, None)
+    if mine is None or not context.allows(who, Action.SANDBOX_WRITE, subject):
+        return False
+    item = Belonging(kind="template", id=title, project_id=mine.id, name=title)
+    owner = context.store.projects.get((await context.store.belongings.claim(item)).project_id or "")
+    return owner is not None and context.allows(who, Action.SANDBOX_WRITE, Subject(on="project", project=owner))
+
+
+async def _release(context: Context, title: str) -> None:
+    """A name under which nothing is built any more is anybody's."""
+    if title not in await _built(context):
+        await context.store.belongings.gone("template", [title])
+
+
+async def _built(context: Context) -> set[str]:
+    return {stem(each) for each in await offering(context.provider).list_templates()}
+
+
 @router.delete("/v1/templates/{template}", **op("Remove what was built of a template", status=204))
 async def remove(context: Ctx, template: Name) -> Response:
     """CONFLICT while a sandbox, a snapshot or another template needs it."""
-    await AsyncTemplates(context.provider).remove(template)
+    templates, title = AsyncTemplates(context.provider), template.partition(":")[0]
+    try:
+        title = (await templates.show(template)).name
+        await templates.remove(template)
+    except TemplateNotFound:
+        await _release(context, title)
+        raise
+    await _release(context, title)
     return Response(status_code=204)

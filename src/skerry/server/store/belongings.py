@@ -1,4 +1,4 @@
-"""Which sandboxes, snapshots and volumes belong to which project."""
+"""Which sandboxes, snapshots, volumes and names of templates belong to which project."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Literal
 
 from skerry.server.store.database import Database
 
-Kind = Literal["sandbox", "snapshot", "volume"]
+Kind = Literal["sandbox", "snapshot", "volume", "template"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Belonging:
     kind: Kind
     id: str
-    """The provider's id; of a volume its name there."""
+    """The provider's id; of a volume its name there; of a template its name without a version."""
     project_id: str | None
     """None: it was made past the server, so only administrators see it."""
     name: str | None
@@ -67,6 +67,16 @@ class Belongings:
                 " ON CONFLICT DO UPDATE SET project_id = ?3, name = ?4, gone_at = NULL"
             )
             await self._db.write(lambda db: db.executemany(sql, rows))
+
+    async def claim(self, item: Belonging) -> Belonging:
+        """Note what nobody has; as it is noted then, by whoever was first."""
+        row = (item.kind, item.id, item.project_id, item.name, time.time())
+        sql = (
+            "INSERT INTO belongings VALUES (?1, ?2, ?3, ?4, ?5, NULL)"
+            " ON CONFLICT DO UPDATE SET project_id = ?3, name = ?4, gone_at = NULL WHERE gone_at IS NOT NULL"
+        )
+        await self._db.write(lambda db: db.execute(sql, row))
+        return self.get(item.kind, item.id) or item
 
     async def gone(self, kind: Kind, ids: Iterable[str]) -> None:
         rows = [(time.time(), kind, id) for id in ids]
