@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import json
 import logging
+import re
+import shutil
 import socket
 import sqlite3
 import subprocess
@@ -178,6 +180,34 @@ def test_a_damaged_database_is_refused_with_the_newest_backup_named(tmp_path: Pa
     restored = Store(tmp_path)
     assert len(restored.users.list()) == 50
     restored.close()
+
+
+def test_a_database_is_restored_by_what_the_refusal_says(tmp_path: Path) -> None:
+    path, left = some_store(tmp_path, users=20), tmp_path / "left"
+    backup = back_up(path)
+    left.mkdir()
+    open_ = sqlite3.connect(path)
+    open_.execute("PRAGMA wal_autocheckpoint=0")
+    with open_:  # as a server that is killed leaves it: the last changes are in the -wal alone
+        open_.execute("UPDATE users SET name = name || '-' || hex(randomblob(2000))")
+    for file in ("skerry.db", "skerry.db-wal"):
+        shutil.copy(tmp_path / file, left)
+    open_.close()
+    shutil.copytree(tmp_path / "backups", left / "backups")
+    path = left / "skerry.db"
+    with open(path, "r+b") as file:
+        file.write(b"\xa5" * 2000)
+    with pytest.raises(Corrupted) as refusal:
+        Store(left)
+    hint = refusal.value.hint
+    gc.collect()
+    for name in re.findall(r"\S*/skerry\.db(?:-wal|-shm)?(?=,| and | away)", hint):
+        Path(name).unlink(missing_ok=True)
+    shutil.copy(hint.rpartition(" ")[2], path)
+    restored = Store(left)
+    assert {user.name for user in restored.users.list()} == {f"user{number}" for number in range(20)}
+    restored.close()
+    assert backup.name in hint
 
 
 def test_a_backup_taken_while_others_write_is_whole(tmp_path: Path) -> None:

@@ -99,10 +99,12 @@ def damaged(path: Path, what: str) -> Corrupted:
     from skerry.server.store.backup import backups
 
     there = backups(path.parent)
+    # SQLite would write what is left in the -wal into whatever file has the name.
+    away = f"move {path}, {path}-wal and {path}-shm away"
     hint = (
-        f"stop the server, move {path} away and copy the newest backup in its place: {there[-1]}"
+        f"stop the server, {away} and copy the newest backup to {path}: {there[-1]}"
         if there
-        else f"there is no backup beside it; move {path} away to begin with an empty one: sandboxes stay, users do not"
+        else f"there is no backup beside it; {away} to begin with an empty one: sandboxes stay, users do not"
     )
     return Corrupted(f"the database {path} is damaged: {what}", hint=hint)
 
