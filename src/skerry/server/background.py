@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 import anyio
 from anyio.abc import TaskGroup
@@ -16,6 +18,8 @@ from skerry.server.store.backup import back_up
 log = logging.getLogger("skerry.server")
 
 HOUR, DAY = 3600.0, 86400.0
+AGAIN = 2.0
+"""Seconds before a part that has failed begins again."""
 
 
 async def start(context: Context, tasks: TaskGroup) -> None:
@@ -24,11 +28,25 @@ async def start(context: Context, tasks: TaskGroup) -> None:
         await context.events.look()
     except SkerryError as error:
         log.error("the provider does not answer: %s", str(error), extra={"code": error.code})
-    tasks.start_soon(context.events.run)
-    tasks.start_soon(context.leases.run)
-    tasks.start_soon(webhooks.run, context)
-    tasks.start_soon(_tidy, context)
-    tasks.start_soon(_back_up, context)
+    for name, work in (
+        ("events", context.events.run),
+        ("leases", context.leases.run),
+        ("webhooks", partial(webhooks.run, context)),
+        ("pruning", partial(_tidy, context)),
+        ("backups", partial(_back_up, context)),
+    ):
+        tasks.start_soon(_last, name, work)
+
+
+async def _last(name: str, work: Callable[[], Awaitable[None]]) -> None:
+    """Begin `work` again when it fails: else the others would end with it, and requests be answered without them."""
+    while True:
+        try:
+            await work()
+            return
+        except Exception:  # what it was is in the log; there is nobody to tell
+            log.exception("the part %r has failed and begins again", name)
+        await anyio.sleep(AGAIN)
 
 
 async def _tidy(context: Context) -> None:
