@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import logging
+import os
 import re
 import shutil
 import socket
@@ -18,13 +19,12 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from skerry.core.errors import Conflict, Corrupted, InvalidArgument, ProviderUnavailable
+from skerry.core.errors import Conflict, Corrupted, DiskFull, InvalidArgument, ProviderUnavailable
 from skerry.server import instance, routing
-from skerry.server.certificates import local_certificates
 from skerry.server.logs import JsonLines, Lines
 from skerry.server.settings import Settings, load
-from skerry.server.store import Store
-from skerry.server.store.backup import back_up, backups
+from skerry.server.store import Store, migrations
+from skerry.server.store.backup import back_up, backups, schema_of
 from tests.server.conftest import Running
 
 
@@ -246,13 +246,80 @@ def test_only_so_many_backups_are_kept(tmp_path: Path) -> None:
     assert len(backups(tmp_path)) == 3
 
 
+def test_restarts_do_not_push_older_backups_out(tmp_path: Path) -> None:
+    directory = tmp_path / "home" / "server"
+    directory.mkdir(parents=True)
+    path = some_store(directory, users=1)
+    older = back_up(path, target=directory / "backups" / "skerry-20200101T000000Z.db")
+    os.utime(older, (1, 1))
+    for _ in range(3):
+        running = Running(tmp_path / "home", backups_kept=2)
+        end = time.monotonic() + 20
+        while len(backups(directory)) < 2 and time.monotonic() < end:
+            time.sleep(0.05)
+        time.sleep(1.1)  # another one would have another name
+        running.stop()
+    assert len(backups(directory)) == 2 and older.exists()
+
+
+def test_nothing_stays_of_a_backup_that_was_killed(tmp_path: Path) -> None:
+    path = some_store(tmp_path, users=1)
+    (tmp_path / "backups").mkdir()
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    for name in (f".skerry-20200101T000000Z.db.{gone.pid}", f".skerry-20200101T000000Z.db.{gone.pid}-journal"):
+        (tmp_path / "backups" / name).write_bytes(b"half")
+    theirs = tmp_path / "backups" / ".skerry-20200101T000000Z.db.1"
+    theirs.write_bytes(b"of one that runs")
+    made = back_up(path)
+    assert set((tmp_path / "backups").iterdir()) == {made, theirs}
+
+
+def test_a_backup_without_room_is_told_as_that(tmp_path: Path, small: Path) -> None:
+    path = some_store(tmp_path, users=1)
+    db = sqlite3.connect(path)
+    with db:
+        db.execute("INSERT INTO server_secrets VALUES ('large', zeroblob(4000000))")
+    db.close()
+    with pytest.raises(DiskFull):
+        back_up(path, target=small / "copy.db")
+    assert list(small.iterdir()) == []
+
+
 def test_a_database_of_a_newer_skerry_is_refused(tmp_path: Path) -> None:
     path = some_store(tmp_path, users=1)
     db = sqlite3.connect(path)
     db.execute("PRAGMA user_version=99")
     db.close()
-    with pytest.raises(ProviderUnavailable, match="newer"):
+    with pytest.raises(ProviderUnavailable, match="newer") as refusal:
         Store(tmp_path)
+    assert "backup" not in refusal.value.hint
+    of_before, newest = (tmp_path / "backups" / f"skerry-2020010{number}T000000Z.db" for number in (1, 2))
+    back_up(path, target=newest)
+    shutil.copy(newest, of_before)
+    db = sqlite3.connect(of_before)
+    db.execute("PRAGMA user_version=1")
+    db.close()
+    with pytest.raises(ProviderUnavailable) as refusal:
+        Store(tmp_path)
+    assert str(of_before) in refusal.value.hint and str(newest) not in refusal.value.hint
+
+
+def test_a_database_is_backed_up_before_it_is_migrated(tmp_path: Path) -> None:
+    path = tmp_path / "skerry.db"
+    first = min(file for file in Path(migrations.__path__[0]).iterdir() if file.suffix == ".sql")
+    db = sqlite3.connect(path)
+    db.executescript(f"{first.read_text()}\nPRAGMA user_version=1;")
+    db.execute("INSERT INTO users (id, name, created_at) VALUES ('us-1', 'of before', 1)")
+    db.commit()
+    db.close()
+    store = Store(tmp_path)
+    assert [user.name for user in store.users.list()] == ["of before"]
+    store.close()
+    (before,) = backups(tmp_path)
+    assert (schema_of(before), schema_of(path) > 1) == (1, True)
+    Store(tmp_path).close()
+    assert backups(tmp_path) == [before]
 
 
 def fill_up(path: Path) -> None:
@@ -292,7 +359,7 @@ def test_a_full_disk_is_told_and_survived(small: Path) -> None:
         running.stop()
 
 
-# -- settings, instance, TLS, logs
+# -- settings, instance, logs
 
 
 def test_settings_come_from_the_file_the_environment_and_flags_in_this_order(tmp_path: Path) -> None:
@@ -334,27 +401,6 @@ def test_a_home_has_one_server(tmp_path: Path) -> None:
         with pytest.raises(Conflict, match=r"127\.0\.0\.1:1"), instance.claimed(tmp_path):
             pass
     assert instance.running(tmp_path) is None
-
-
-def test_a_local_authority_makes_certificates_that_clients_verify(tmp_path: Path) -> None:
-    made = local_certificates(tmp_path / "tls", frozenset({"skerry.example", "10.1.2.3"}))
-    again = local_certificates(tmp_path / "tls", frozenset({"skerry.example", "10.1.2.3"}))
-    assert made.cert.read_bytes() == again.cert.read_bytes()
-    assert made.key.stat().st_mode & 0o077 == 0 and (tmp_path / "tls/ca.key").stat().st_mode & 0o077 == 0
-    running = Running(tmp_path / "home", tls_cert=str(made.cert), tls_key=str(made.key))
-    import ssl
-
-    trusted = ssl.create_default_context(cafile=str(made.ca))
-    with httpx2.Client(base_url=running.url, verify=trusted) as client:
-        assert client.get("/health").json() == {"status": "ok"}
-        name = running.url.replace("127.0.0.1", "localhost")
-        assert client.get(f"{name}/health").status_code == 200
-    with httpx2.Client(base_url=running.url) as stranger, pytest.raises(httpx2.ConnectError, match="CERTIFICATE"):
-        stranger.get("/health")
-    running.stop()
-    before = made.cert.read_bytes()
-    renamed = local_certificates(tmp_path / "tls", frozenset({"other.example"}))
-    assert renamed.cert.read_bytes() != before and renamed.fingerprint == made.fingerprint
 
 
 def test_logs_are_one_line_each_whatever_somebody_sends() -> None:

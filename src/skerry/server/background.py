@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from functools import partial
+from pathlib import Path
 
 import anyio
 from anyio.abc import TaskGroup
@@ -13,7 +15,7 @@ from anyio.to_thread import run_sync
 from skerry.core.errors import SkerryError
 from skerry.server import webhooks
 from skerry.server.context import Context
-from skerry.server.store.backup import back_up
+from skerry.server.store.backup import back_up, backups
 
 log = logging.getLogger("skerry.server")
 
@@ -62,10 +64,20 @@ async def _tidy(context: Context) -> None:
 
 
 async def _back_up(context: Context) -> None:
-    """A backup at the start and one a day: what a damaged database is restored from."""
-    while context.settings.backups_kept:
-        try:
-            await run_sync(lambda: back_up(context.store.db.path, keep=context.settings.backups_kept))
-        except (SkerryError, OSError) as error:
-            log.error("cannot back up the database: %s", str(error))
-        await anyio.sleep(DAY)
+    """A backup a day, also across restarts: those kept are of so many days, however often the server starts."""
+    database, keep = context.store.db.path, context.settings.backups_kept
+    while keep:
+        if (pause := _due(database)) <= 0:
+            try:
+                await run_sync(lambda: back_up(database, keep=keep))
+            except (SkerryError, OSError) as error:
+                log.error("cannot back up the database: %s", str(error))
+            pause = HOUR
+        await anyio.sleep(min(pause, HOUR))
+
+
+def _due(database: Path) -> float:
+    """Seconds until the next backup."""
+    there = backups(database.parent)
+    age = time.time() - there[-1].stat().st_mtime if there else DAY
+    return DAY - age if age >= 0 else 0.0  # a clock that was wrong does not put it off
