@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +51,7 @@ def test_a_server_is_started_used_and_ended_by_its_commands(own_home: Path) -> N
             [sys.executable, "-m", "skerry", "status"], capture_output=True, text=True, env=skerry.env, check=False
         ).stdout
     )
-    told = skerry("up", "--detach", "--port", "0")
+    told = skerry("up", "-dp", "0")
     try:
         url = re.search(r"serves at (\S+)", told)[1]  # type: ignore[index]
         assert f"{url}/sign-in#" in told
@@ -107,3 +110,81 @@ def test_a_damaged_database_is_told_by_the_command(tmp_path: Path) -> None:
     (directory / "skerry.db").write_bytes(b"no database" * 1000)
     told = skerry("up", "--port", "0", code=1)
     assert "CORRUPTED" in told and "skerry-20260101T000000Z.db" in told
+
+
+@contextmanager
+def holding(home: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that has the lock of the home's server, and says no address."""
+    program = f"""
+import sys, time
+from pathlib import Path
+from skerry.server import instance
+while True:
+    try:
+        with instance.claimed(Path({str(home / "server")!r})):
+            print("has it", flush=True)
+            time.sleep(60)
+    except instance.Conflict:
+        time.sleep(0.01)
+"""
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_server_that_still_starts_can_be_seen_and_ended(tmp_path: Path) -> None:
+    skerry = Commands(tmp_path / "home")
+    with holding(skerry.home) as process:
+        assert process.stdout is not None and process.stdout.readline() == "has it\n"
+        (skerry.home / "server.toml").write_text("a server must be found though this is none")
+        done = subprocess.run(
+            [sys.executable, "-m", "skerry", "status", "-o", "json"],
+            capture_output=True,
+            text=True,
+            env=skerry.env,
+            check=False,
+        )
+        assert (done.returncode, json.loads(done.stdout)["health"]) == (1, "starting"), done.stderr
+        assert f"(process {process.pid})" in skerry("up", "--detach", "--port", "0", code=1)
+        assert skerry.json("down") == {"pid": process.pid, "killed": False}
+        assert process.wait(10) == -signal.SIGTERM
+    assert skerry.json("down") == {"pid": None, "killed": False}
+
+
+def test_down_ends_the_server_it_found_and_no_later_one(tmp_path: Path) -> None:
+    skerry = Commands(tmp_path / "home")
+    with holding(skerry.home) as first:
+        assert first.stdout is not None and first.stdout.readline() == "has it\n"
+        with holding(skerry.home) as second:
+            assert skerry.json("down", "--timeout", "3") == {"pid": first.pid, "killed": False}
+            assert second.stdout is not None and second.stdout.readline() == "has it\n"
+            assert second.poll() is None
+
+
+def test_who_may_not_read_the_home_is_told_so(tmp_path: Path) -> None:
+    skerry = Commands(tmp_path / "home")
+    (skerry.home / "server").mkdir(mode=0o000)
+    (skerry.home / "server" / "lock").touch()
+    plain = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
+    for command, code in (("status", "PERMISSION_DENIED"), ("up", "PERMISSION_DENIED")):
+        done = subprocess.run(
+            [*plain, sys.executable, "-m", "skerry", command],
+            capture_output=True,
+            text=True,
+            env=skerry.env,
+            check=False,
+        )
+        assert (done.returncode, f"({code})" in done.stderr) == (1, True), done.stderr
+
+
+def test_a_backup_that_cannot_be_is_told_as_what_it_is(tmp_path: Path) -> None:
+    skerry = Commands(tmp_path / "home")
+    assert "(FILE_NOT_FOUND)" in skerry("backup", code=1)
+    from tests.server.test_faults import some_store
+
+    (skerry.home / "server").mkdir(mode=0o700)
+    some_store(skerry.home / "server", users=1)
+    assert "(IS_A_DIRECTORY)" in skerry("backup", str(tmp_path), code=1)

@@ -11,6 +11,7 @@ import shutil
 import socket
 import sqlite3
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -403,6 +404,27 @@ def test_a_home_has_one_server(tmp_path: Path) -> None:
         with pytest.raises(Conflict, match=r"127\.0\.0\.1:1"), instance.claimed(tmp_path):
             pass
     assert instance.running(tmp_path) is None
+
+
+def test_who_looks_for_a_server_does_not_keep_one_from_starting(tmp_path: Path) -> None:
+    with instance.claimed(tmp_path):
+        pass
+    program = f"""
+from pathlib import Path
+from skerry.server import instance
+print("looks", flush=True)
+while True:
+    instance.running(Path({str(tmp_path)!r}))
+"""
+    looker = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    try:
+        assert looker.stdout is not None and looker.stdout.readline() == b"looks\n"
+        for _ in range(1000):
+            with instance.claimed(tmp_path):
+                pass
+    finally:
+        looker.kill()
+        looker.communicate()
 
 
 def test_logs_are_one_line_each_whatever_somebody_sends() -> None:
