@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -65,14 +66,16 @@ def test_a_server_is_started_used_and_ended_by_its_commands(own_home: Path) -> N
         # As root of this machine, without a login.
         assert skerry.json("whoami")["admin"] is True
         assert "/sign-in#" in skerry("user", "create", "mira")
-        skerry("user", "password", "mira", stdin="correct horse battery\n")
+        skerry("user", "password", "mira", stdin=" correct horse battery \n")
         project = skerry("project", "create", "demo").strip()
         skerry("project", "share", "demo", "mira", "--role", "write")
         assert "mira" in skerry("project", "members", project)
 
         # As somebody elsewhere.
         assert "not right" in skerry("login", url, "--user", "mira", stdin="wrong\n", code=1)
-        skerry("login", url, "--user", "mira", stdin="correct horse battery\n")
+        assert "logged in" in skerry("login", "--user", "mira", stdin=" correct horse battery \n")
+        assert skerry.json("whoami")["user"] == "mira"  # not who may on this machine without a login
+        skerry("login", url, "--user", "mira", stdin=" correct horse battery \n")
         assert (own_home / "login.json").stat().st_mode & 0o077 == 0
         who = skerry.json("whoami")
         assert (who["user"], who["admin"]) == ("mira", False)
@@ -169,7 +172,7 @@ def test_who_may_not_read_the_home_is_told_so(tmp_path: Path) -> None:
     (skerry.home / "server").mkdir(mode=0o000)
     (skerry.home / "server" / "lock").touch()
     plain = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
-    for command, code in (("status", "PERMISSION_DENIED"), ("up", "PERMISSION_DENIED")):
+    for command, code in (("whoami", "UNAUTHENTICATED"), ("status", "PERMISSION_DENIED"), ("up", "PERMISSION_DENIED")):
         done = subprocess.run(
             [*plain, sys.executable, "-m", "skerry", command],
             capture_output=True,
@@ -178,6 +181,34 @@ def test_who_may_not_read_the_home_is_told_so(tmp_path: Path) -> None:
             check=False,
         )
         assert (done.returncode, f"({code})" in done.stderr) == (1, True), done.stderr
+
+
+def test_a_login_that_cannot_be_is_told_as_what_it_is(tmp_path: Path) -> None:
+    skerry = Commands(tmp_path / "home")
+    for url, code in (("http://127.0.0.1:1", "CONNECTION_LOST"), ("127.0.0.1:7411", "INVALID_ARGUMENT")):
+        assert f"({code})" in skerry("login", url, "--user", "mira", stdin="x\n", code=1)
+        assert f"({code})" in skerry("login", url, "--key", stdin="x\n", code=1)
+    said = skerry("login", "https://127.0.0.1:1", "--key", "--ca-file", "/no/such", stdin="x\n", code=1)
+    assert "(FILE_NOT_FOUND)" in said
+    assert not (skerry.home / "login.json").exists()
+
+
+def test_a_command_that_waits_for_a_server_ends_with_ctrl_c(tmp_path: Path) -> None:
+    skerry = Commands(tmp_path / "home")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        env = skerry.env | {"SKERRY_URL": f"http://127.0.0.1:{silent.getsockname()[1]}", "SKERRY_API_KEY": "sk_1_x"}
+        process = subprocess.Popen(
+            [sys.executable, "-m", "skerry", "whoami"], env=env, stderr=subprocess.PIPE, text=True
+        )
+        connection, _ = silent.accept()
+        with connection:
+            connection.recv(1000)
+            process.send_signal(signal.SIGINT)
+            try:
+                _, said = process.communicate(timeout=10)
+            finally:
+                process.kill()
+        assert (process.returncode, said) == (130, "")
 
 
 def test_a_backup_that_cannot_be_is_told_as_what_it_is(tmp_path: Path) -> None:
