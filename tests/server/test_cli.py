@@ -115,6 +115,55 @@ def test_a_damaged_database_is_told_by_the_command(tmp_path: Path) -> None:
     assert "CORRUPTED" in told and "skerry-20260101T000000Z.db" in told
 
 
+def test_what_a_server_with_a_certificate_of_its_own_prints_works(own_home: Path) -> None:
+    skerry = Commands(own_home)
+    done = subprocess.run(
+        [
+            "bash",
+            "-c",
+            'ulimit -Sn 300; exec "$@"',
+            "-",
+            sys.executable,
+            "-m",
+            "skerry",
+            "up",
+            "-d",
+            "-p",
+            "0",
+            "--tls",
+        ],
+        capture_output=True,
+        text=True,
+        env=skerry.env,
+        timeout=90,
+        check=True,
+    )
+    try:
+        line = next(line for line in done.stdout.splitlines() if line.startswith("  export"))
+        who = subprocess.run(
+            ["bash", "-c", f"{line} && {sys.executable} -m skerry whoami"],
+            capture_output=True,
+            text=True,
+            env=skerry.env,
+            check=False,
+        )
+        assert who.stdout.startswith("admin (administrator) at https://"), who.stderr
+        status = skerry.json("status")
+        assert status["health"] == "ok"
+        limit = re.search(r"Max open files +(\d+)", Path(f"/proc/{status['pid']}/limits").read_text())
+        assert limit is not None and int(limit[1]) > 300
+    finally:
+        skerry("down")
+
+
+def test_certificates_that_cannot_be_used_are_told(tmp_path: Path) -> None:
+    skerry = Commands(tmp_path / "home")
+    (tmp_path / "none.pem").write_text("nothing")
+    for file in ("/no/such", str(tmp_path / "none.pem")):
+        said = skerry("up", "--port", "0", "--tls-cert", file, "--tls-key", file, code=1)
+        assert f"tls_cert {file}" in said and "(INVALID_ARGUMENT)" in said
+
+
 @contextmanager
 def holding(home: Path) -> Iterator[subprocess.Popen[str]]:
     """A process that has the lock of the home's server, and says no address."""

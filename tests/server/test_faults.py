@@ -22,8 +22,10 @@ import pytest
 
 from skerry.core.errors import Conflict, Corrupted, DiskFull, InvalidArgument, ProviderUnavailable
 from skerry.server import instance, routing
+from skerry.server.ids import digest
 from skerry.server.logs import JsonLines, Lines
-from skerry.server.serving import listen
+from skerry.server.metrics import Metrics
+from skerry.server.serving import first_link, listen
 from skerry.server.settings import Settings, load
 from skerry.server.store import Store, migrations
 from skerry.server.store.backup import back_up, backups, schema_of
@@ -383,6 +385,14 @@ def test_settings_come_from_the_file_the_environment_and_flags_in_this_order(tmp
         ("port = 1.5", "port cannot be"),
         ("port = true", "port cannot be"),
         ("rate = -1", "rate cannot be"),
+        ("rate = nan", "rate cannot be"),
+        ("shutdown_timeout = inf", "shutdown_timeout cannot be"),
+        ("port = inf", "port cannot be"),
+        ("header_timeout = 0", "header_timeout cannot be"),
+        ("public_url = 'skerry.example'", "like https://"),
+        ("public_url = 'https://[skerry'", "like https://"),
+        ("public_url = 'https://skerry.example:x'", "like https://"),
+        ("public_url = 'https://skerry.example/below'", "like https://"),
         ("log_format = 'xml'", "one of text, json"),
         ("tls = 'maybe'", "tls cannot be"),
         ("port =", "cannot be read"),
@@ -449,6 +459,16 @@ def test_metrics_are_for_administrators_and_in_order(server: Running, owner: htt
     assert "skerry_sandboxes" in lines and "skerry_open_requests" in lines
 
 
+def test_counts_are_exact_however_large() -> None:
+    counted = Metrics()
+    for _ in range(1_234_567):
+        counted.request("GET", "/", 200, 0.001)
+    text = counted.text({"bytes": 123456789.0})
+    assert 'skerry_http_request_seconds_count{method="GET",route="/"} 1234567\n' in text
+    assert 'skerry_http_request_seconds_bucket{method="GET",route="/",le="0.005"} 1234567\n' in text
+    assert "skerry_bytes 123456789.0\n" in text
+
+
 def test_requests_are_limited_for_each_who_asks(tmp_path: Path) -> None:
     running = Running(tmp_path / "home", rate=1.0, burst=20)
     with running.client_of("eager") as eager, running.client_of("other") as other:
@@ -459,5 +479,34 @@ def test_requests_are_limited_for_each_who_asks(tmp_path: Path) -> None:
 
 
 def test_an_address_and_its_port_that_are_taken_are_told(server: Running) -> None:
-    with pytest.raises(ProviderUnavailable, match="cannot be listened at"):
+    with pytest.raises(ProviderUnavailable, match="cannot be listened at") as refusal:
         listen(Settings(port=server.settings.port))
+    assert "--port" in refusal.value.hint
+    with pytest.raises(ProviderUnavailable, match="cannot be listened at") as refusal:
+        listen(Settings(host="192.0.2.1"))
+    assert "--host" in refusal.value.hint
+
+
+def test_the_key_of_this_machine_is_that_of_somebody_who_is_an_administrator(tmp_path: Path) -> None:
+    running = Running(tmp_path / "home")
+    try:
+        store, directory = running.context.store, running.settings.directory
+
+        def holder() -> str:
+            link = running.call(lambda: first_link(running.context))
+            user = running.call(lambda: store.users.use_link(digest(link.partition("#")[2])))
+            key = store.keys.check(instance.admin_key(directory) or "")
+            assert key is not None and key.user_id == user.id
+            return str(user.name)
+
+        assert holder() == "admin"
+        before = instance.admin_key(directory)
+        assert holder() == "admin" and instance.admin_key(directory) == before
+        running.call(lambda: store.users.add("other", admin=True))
+        first = store.users.find("admin")
+        running.call(lambda: store.users.change(first.id, admin=False))
+        assert holder() == "other"
+        running.call(lambda: store.users.change(first.id, admin=True, disabled=True))
+        assert holder() == "other"
+    finally:
+        running.stop()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -62,7 +63,7 @@ def up(
     Example:
       skerry up
       skerry up --detach --port 8080
-      skerry up --host 0.0.0.0 --tls
+      skerry up --host 0.0.0.0 --tls --public-url https://10.0.0.5:7411
     """
     flags = {
         "host": host,
@@ -117,15 +118,20 @@ def _tell(started: Started, output: Format) -> None:
             print(f"The certificate's authority is {certificates.ca}\n  SHA-256 {certificates.fingerprint}\n")
         print(f"Sign in, once, within an hour:\n  {started.link}\n")
         print(f"Make a sandbox and run a command in it:\n  {curl_line(started)}\n")
-        print("From Python and the command line on this machine: export SKERRY_URL=" + started.url, end="")
-        print(f" SKERRY_API_KEY=$(cat {started.key_file})", flush=True)
+        print(f"From Python and the command line on this machine:\n  {export_line(started)}", flush=True)
     sys.stdout.flush()
+
+
+def export_line(started: Started) -> str:
+    ca = "" if started.certificates is None else f" SKERRY_CA_FILE={quote(str(started.certificates.ca))}"
+    return f'export SKERRY_URL={started.url} SKERRY_API_KEY="$(cat {quote(str(started.key_file))})"{ca}'
 
 
 def curl_line(started: Started) -> str:
     """Works as printed, again and again: the same key of idempotency means the same sandbox."""
-    ca = "" if started.certificates is None else f" --cacert {started.certificates.ca}"
-    common = f'curl -sSf{ca} -H "Authorization: Bearer $(cat {started.key_file})" -H "Content-Type: application/json"'
+    ca = "" if started.certificates is None else f" --cacert {quote(str(started.certificates.ca))}"
+    key = f'"Authorization: Bearer $(cat {quote(str(started.key_file))})"'
+    common = f'curl -sSf{ca} -H {key} -H "Content-Type: application/json"'
     create = f"{common} -H 'Idempotency-Key: hello' -d '{{\"name\": \"hello\"}}' {started.url}/v1/sandboxes"
     run = f'{common} -d \'{{"command": "echo hello from $(hostname)"}}\' {started.url}/v1/sandboxes/hello/exec'
     return f"{create} && {run}"
