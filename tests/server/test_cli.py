@@ -81,6 +81,8 @@ def test_a_server_is_started_used_and_ended_by_its_commands(own_home: Path) -> N
         assert (who["user"], who["admin"]) == ("mira", False)
         assert {item["name"] for item in who["projects"]} == {"mira", "demo"}
         assert "PERMISSION_DENIED" in skerry("user", "ls", code=1)
+        assert skerry("run", "--", "echo", "over there") == "over there\n"
+        assert "hello" not in skerry("ps")  # which is the administrator's
         key = skerry("key", "create", "--scope", "read", "--project", "demo", "--days", "1").strip()
         skerry("login", url, "--key", stdin=f"{key}\n")
         assert skerry.json("whoami")["scopes"] == ["read"]
