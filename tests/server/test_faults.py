@@ -20,6 +20,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from skerry import Sandbox
 from skerry.core.errors import Conflict, Corrupted, DiskFull, InvalidArgument, ProviderUnavailable
 from skerry.server import instance, routing
 from skerry.server.ids import digest
@@ -148,6 +149,30 @@ def test_the_server_ends_in_time_with_streams_open(tmp_path: Path) -> None:
             assert time.monotonic() - began < 4
     running._thread.join(20)
     assert not running._thread.is_alive()
+
+
+def test_a_request_that_the_end_cuts_off_is_told_so_and_audited(tmp_path: Path) -> None:
+    running = Running(tmp_path / "home", shutdown_timeout=1.0)
+    with running.client_of("owner") as client:
+        box = client.post("/v1/sandboxes", json={}).raise_for_status().json()["id"]
+        try:
+            said: list[httpx2.Response] = []
+            url = f"/v1/sandboxes/{box}/exec"
+            asking = threading.Thread(target=lambda: said.append(client.post(url, json={"command": "sleep 60"})))
+            asking.start()
+            with Sandbox.get(box, provider="local") as beside:
+                while "sleep" not in beside.exec("cat /proc/[0-9]*/comm").stdout:
+                    time.sleep(0.05)
+                beside.keep()
+            running.stop()
+            asking.join(20)
+        finally:
+            Sandbox.get(box, provider="local").destroy()
+    assert (said[0].status_code, said[0].json()["code"]) == (503, "PROVIDER_UNAVAILABLE")
+    store = Store(running.settings.directory)
+    last = store.audit.before(None, limit=1)[0]
+    store.close()
+    assert (last.operation, last.outcome) == ("POST /v1/sandboxes/{sandbox}/exec", "CancelledError")
 
 
 # -- the database
