@@ -389,6 +389,15 @@ def test_a_full_disk_is_told_and_survived(small: Path) -> None:
         running.stop()
 
 
+def test_nothing_stays_of_a_start_without_room(small: Path) -> None:
+    (small / "server").mkdir()
+    with pytest.raises(OSError, match="No space"):
+        fill_up(small / "ballast")
+    with pytest.raises(OSError, match="No space"), instance.claimed(small / "server"):
+        pass
+    assert [file.name for file in (small / "server").iterdir()] == ["lock"]
+
+
 # -- settings, instance, logs
 
 

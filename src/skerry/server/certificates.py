@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from skerry.core.errors import Corrupted, InvalidArgument
+from skerry.server.writing import write_whole
 
 DAY = datetime.timedelta(days=1)
 CA_LIFETIME = 3650 * DAY
@@ -47,7 +48,7 @@ def local_certificates(directory: Path, names: frozenset[str]) -> Certificates:
         cert = _leaf(wanted, key, ca_cert, ca_key)
         _write_key(key_path, key)
         chain = cert.public_bytes(serialization.Encoding.PEM) + ca_cert.public_bytes(serialization.Encoding.PEM)
-        _write(cert_path, chain, 0o644)
+        write_whole(cert_path, chain, mode=0o644)
     fingerprint = ca_cert.fingerprint(hashes.SHA256()).hex(":").upper()
     return Certificates(cert_path, key_path, directory / "ca.pem", fingerprint)
 
@@ -73,7 +74,7 @@ def _authority(directory: Path) -> tuple[x509.Certificate, ec.EllipticCurvePriva
         .sign(key, hashes.SHA256())
     )
     _write_key(key_path, key)
-    _write(cert_path, cert.public_bytes(serialization.Encoding.PEM), 0o644)
+    write_whole(cert_path, cert.public_bytes(serialization.Encoding.PEM), mode=0o644)
     return cert, key
 
 
@@ -158,16 +159,7 @@ def _general(name: str) -> x509.GeneralName:
 def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
     plain = serialization.NoEncryption()
     text = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
-    _write(path, text, 0o600)
-
-
-def _write(path: Path, data: bytes, mode: int) -> None:
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(os.open(part, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, mode), "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    part.rename(path)
+    write_whole(path, text)
 
 
 def _now() -> datetime.datetime:

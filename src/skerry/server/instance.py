@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TextIO
 
 from skerry.core.errors import Conflict
+from skerry.server.writing import write_whole
 
 ADMIN = "admin"
 """The first user's name."""
@@ -67,7 +68,7 @@ def _had(lock: TextIO) -> bool:
 def announce(directory: Path, url: str, ca_file: str | None) -> None:
     """Say which process is the server, and where it is once it answers."""
     instance = Instance(pid=os.getpid(), url=url, started_at=time.time(), ca_file=ca_file)
-    write_private(directory / "run.json", json.dumps(asdict(instance)))
+    write_whole(directory / "run.json", json.dumps(asdict(instance)).encode())
 
 
 def read(directory: Path) -> Instance | None:
@@ -100,11 +101,3 @@ def admin_key(directory: Path) -> str | None:
         return (directory / "admin.key").read_text().strip()
     except (FileNotFoundError, PermissionError):
         return None
-
-
-def write_private(path: Path, text: str) -> None:
-    """Whole or not at all; for its owner alone."""
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(os.open(part, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "w") as file:
-        file.write(text)
-    part.rename(path)

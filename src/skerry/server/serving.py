@@ -31,6 +31,7 @@ from skerry.server.context import Context
 from skerry.server.ids import digest
 from skerry.server.protocol import bounded_protocol
 from skerry.server.settings import Settings
+from skerry.server.writing import write_whole
 
 log = logging.getLogger("skerry.server")
 
@@ -218,7 +219,7 @@ async def first_link(context: Context) -> str:
     key = None if stored is None else store.keys.check(stored)
     if key is None or key.user_id not in {user.id for user in found}:
         _, text = await store.keys.add(first.id, f"this machine, {time.strftime('%Y-%m-%d')}")
-        instance.write_private(directory / "admin.key", f"{text}\n")
+        write_whole(directory / "admin.key", f"{text}\n".encode())
     text = secrets.token_urlsafe(32)
     await store.users.add_link(first.id, digest(text), lifetime=FIRST_LINK)
     return f"{context.settings.url}/sign-in#{text}"
