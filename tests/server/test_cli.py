@@ -115,6 +115,9 @@ def test_a_damaged_database_is_told_by_the_command(tmp_path: Path) -> None:
     (directory / "skerry.db").write_bytes(b"no database" * 1000)
     told = skerry("up", "--port", "0", code=1)
     assert "CORRUPTED" in told and "skerry-20260101T000000Z.db" in told
+    (directory / "log").write_text("error: of yesterday\n")
+    assert skerry("up", "--detach", "--port", "0", code=1) == told
+    assert json.loads(skerry("up", "--detach", "-o", "json", code=1))["error"]["code"] == "CORRUPTED"
 
 
 def test_what_a_server_with_a_certificate_of_its_own_prints_works(own_home: Path) -> None:

@@ -139,10 +139,11 @@ def curl_line(started: Started) -> str:
 
 def _start_detached(flags: Mapping[str, object], output: Format) -> None:
     """The same command without --detach, in a session of its own, with its log in a file."""
+    import re
     import subprocess
     import time
 
-    def work() -> None:
+    def work() -> int:
         need_server()
         from skerry.core.errors import ProviderUnavailable
         from skerry.server import instance
@@ -155,6 +156,7 @@ def _start_detached(flags: Mapping[str, object], output: Format) -> None:
         given = {f"--{name.replace('_', '-')}": value for name, value in flags.items() if value is not None}
         options = [name if value is True else f"{name}={value}" for name, value in given.items()]
         with open(os.open(log, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600), "ab") as target:
+            begun = os.fstat(target.fileno()).st_size
             process = subprocess.Popen(
                 [sys.executable, "-m", "skerry", "up", f"--output={output}", *options],
                 stdin=subprocess.DEVNULL,
@@ -166,8 +168,11 @@ def _start_detached(flags: Mapping[str, object], output: Format) -> None:
         while (found := instance.running(directory)) is None or found.pid != process.pid or not found.url:
             if process.poll() is not None or time.monotonic() > until:
                 process.kill()
-                tail = _end_of(log).strip().rsplit("\n", 3)[-3:]
-                raise ProviderUnavailable(f"the server did not start: {' '.join(tail)}", hint=f"its log is {log}")
+                said = _end_of(log, begun)
+                if told := re.search(r'^(?:error: |{"error": ).*', said, re.MULTILINE | re.DOTALL):
+                    sys.stderr.write(told[0])  # with its own code and hint
+                    return 1
+                raise ProviderUnavailable(f"the server did not start: {said[-300:]}", hint=f"its log is {log}")
             time.sleep(0.05)
         assert process.stdout is not None
         # Its words are at hand, since it says them before it announces itself; it has nothing to say later.
@@ -175,13 +180,15 @@ def _start_detached(flags: Mapping[str, object], output: Format) -> None:
         sys.stdout.write((process.stdout.read() or b"").decode())
         if output is Format.TEXT:
             note(f"process {process.pid}; its log is {log}; `skerry down` ends it")
+        return 0
 
     fail_as_told(work, output=output)
 
 
-def _end_of(log: Path) -> str:
+def _end_of(log: Path, begun: int) -> str:
+    """What was written since it had `begun` bytes, and not more than is worth reading."""
     with open(log, "rb") as file:
-        file.seek(max(0, os.fstat(file.fileno()).st_size - 2000))
+        file.seek(max(begun, os.fstat(file.fileno()).st_size - 10_000))
         return file.read().decode(errors="replace")
 
 
