@@ -41,6 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
     home = run / ("home" if worker is None else worker["workerid"])
     home.mkdir(mode=0o700)
     os.environ["SKERRY_HOME"] = str(home)
+    os.environ["SKERRY_LOGIN"] = str(run / "login.json")  # not that of who runs the tests
     _count_creates()
 
 

@@ -35,7 +35,7 @@ class SandboxClient:
 def create_client(
     *, api_key: str | None = None, api_url: str | None = None, target: str | None = None
 ) -> SandboxClient:
-    """A client of a server, by default that of SKERRY_URL; without any of all this, of this machine.
+    """A client of a server, by default that of SKERRY_URL or `skerry login`; without any, of this machine.
 
     `target` is the project that new sandboxes belong to.
 

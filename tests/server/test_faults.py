@@ -5,9 +5,13 @@ from __future__ import annotations
 import gc
 import json
 import logging
+import os
+import re
+import shutil
 import socket
 import sqlite3
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -16,13 +20,16 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from skerry.core.errors import Conflict, Corrupted, InvalidArgument, ProviderUnavailable
+from skerry import Sandbox
+from skerry.core.errors import Conflict, Corrupted, DiskFull, InvalidArgument, ProviderUnavailable
 from skerry.server import instance, routing
-from skerry.server.certificates import local_certificates
+from skerry.server.ids import digest
 from skerry.server.logs import JsonLines, Lines
+from skerry.server.metrics import Metrics
+from skerry.server.serving import first_link, listen
 from skerry.server.settings import Settings, load
-from skerry.server.store import Store
-from skerry.server.store.backup import back_up, backups
+from skerry.server.store import Store, migrations
+from skerry.server.store.backup import back_up, backups, schema_of
 from tests.server.conftest import Running
 
 
@@ -144,6 +151,30 @@ def test_the_server_ends_in_time_with_streams_open(tmp_path: Path) -> None:
     assert not running._thread.is_alive()
 
 
+def test_a_request_that_the_end_cuts_off_is_told_so_and_audited(tmp_path: Path) -> None:
+    running = Running(tmp_path / "home", shutdown_timeout=1.0)
+    with running.client_of("owner") as client:
+        box = client.post("/v1/sandboxes", json={}).raise_for_status().json()["id"]
+        try:
+            said: list[httpx2.Response] = []
+            url = f"/v1/sandboxes/{box}/exec"
+            asking = threading.Thread(target=lambda: said.append(client.post(url, json={"command": "sleep 60"})))
+            asking.start()
+            with Sandbox.get(box, provider="local") as beside:
+                while "sleep" not in beside.exec("cat /proc/[0-9]*/comm").stdout:
+                    time.sleep(0.05)
+                beside.keep()
+            running.stop()
+            asking.join(20)
+        finally:
+            Sandbox.get(box, provider="local").destroy()
+    assert (said[0].status_code, said[0].json()["code"]) == (503, "PROVIDER_UNAVAILABLE")
+    store = Store(running.settings.directory)
+    last = store.audit.before(None, limit=1)[0]
+    store.close()
+    assert (last.operation, last.outcome) == ("POST /v1/sandboxes/{sandbox}/exec", "CancelledError")
+
+
 # -- the database
 
 
@@ -178,6 +209,35 @@ def test_a_damaged_database_is_refused_with_the_newest_backup_named(tmp_path: Pa
     restored = Store(tmp_path)
     assert len(restored.users.list()) == 50
     restored.close()
+
+
+def test_a_database_is_restored_by_what_the_refusal_says(tmp_path: Path) -> None:
+    path, left = some_store(tmp_path, users=20), tmp_path / "left"
+    backup = back_up(path)
+    left.mkdir()
+    open_ = sqlite3.connect(path)
+    open_.execute("PRAGMA wal_autocheckpoint=0")
+    with open_:  # as a server that is killed leaves it: the last changes are in the -wal alone
+        open_.execute("UPDATE users SET name = name || '-' || hex(randomblob(2000))")
+    for file in ("skerry.db", "skerry.db-wal"):
+        shutil.copy(tmp_path / file, left)
+    open_.close()
+    shutil.copytree(tmp_path / "backups", left / "backups")
+    path = left / "skerry.db"
+    with open(path, "r+b") as file:
+        file.seek(4096)
+        file.write(b"\xa5" * (path.stat().st_size - 4096))
+    with pytest.raises(Corrupted) as refusal:
+        Store(left)
+    hint = refusal.value.hint
+    gc.collect()
+    for name in re.findall(r"\S*/skerry\.db(?:-wal|-shm)?(?=,| and | away)", hint):
+        Path(name).unlink(missing_ok=True)
+    shutil.copy(hint.rpartition(" ")[2], path)
+    restored = Store(left)
+    assert {user.name for user in restored.users.list()} == {f"user{number}" for number in range(20)}
+    restored.close()
+    assert backup.name in hint
 
 
 def test_a_backup_taken_while_others_write_is_whole(tmp_path: Path) -> None:
@@ -216,13 +276,80 @@ def test_only_so_many_backups_are_kept(tmp_path: Path) -> None:
     assert len(backups(tmp_path)) == 3
 
 
+def test_restarts_do_not_push_older_backups_out(tmp_path: Path) -> None:
+    directory = tmp_path / "home" / "server"
+    directory.mkdir(parents=True)
+    path = some_store(directory, users=1)
+    older = back_up(path, target=directory / "backups" / "skerry-20200101T000000Z.db")
+    os.utime(older, (1, 1))
+    for _ in range(3):
+        running = Running(tmp_path / "home", backups_kept=2)
+        end = time.monotonic() + 20
+        while len(backups(directory)) < 2 and time.monotonic() < end:
+            time.sleep(0.05)
+        time.sleep(1.1)  # another one would have another name
+        running.stop()
+    assert len(backups(directory)) == 2 and older.exists()
+
+
+def test_nothing_stays_of_a_backup_that_was_killed(tmp_path: Path) -> None:
+    path = some_store(tmp_path, users=1)
+    (tmp_path / "backups").mkdir()
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    for name in (f".skerry-20200101T000000Z.db.{gone.pid}", f".skerry-20200101T000000Z.db.{gone.pid}-journal"):
+        (tmp_path / "backups" / name).write_bytes(b"half")
+    theirs = tmp_path / "backups" / ".skerry-20200101T000000Z.db.1"
+    theirs.write_bytes(b"of one that runs")
+    made = back_up(path)
+    assert set((tmp_path / "backups").iterdir()) == {made, theirs}
+
+
+def test_a_backup_without_room_is_told_as_that(tmp_path: Path, small: Path) -> None:
+    path = some_store(tmp_path, users=1)
+    db = sqlite3.connect(path)
+    with db:
+        db.execute("INSERT INTO server_secrets VALUES ('large', zeroblob(4000000))")
+    db.close()
+    with pytest.raises(DiskFull):
+        back_up(path, target=small / "copy.db")
+    assert list(small.iterdir()) == []
+
+
 def test_a_database_of_a_newer_skerry_is_refused(tmp_path: Path) -> None:
     path = some_store(tmp_path, users=1)
     db = sqlite3.connect(path)
     db.execute("PRAGMA user_version=99")
     db.close()
-    with pytest.raises(ProviderUnavailable, match="newer"):
+    with pytest.raises(ProviderUnavailable, match="newer") as refusal:
         Store(tmp_path)
+    assert "backup" not in refusal.value.hint
+    of_before, newest = (tmp_path / "backups" / f"skerry-2020010{number}T000000Z.db" for number in (1, 2))
+    back_up(path, target=newest)
+    shutil.copy(newest, of_before)
+    db = sqlite3.connect(of_before)
+    db.execute("PRAGMA user_version=1")
+    db.close()
+    with pytest.raises(ProviderUnavailable) as refusal:
+        Store(tmp_path)
+    assert str(of_before) in refusal.value.hint and str(newest) not in refusal.value.hint
+
+
+def test_a_database_is_backed_up_before_it_is_migrated(tmp_path: Path) -> None:
+    path = tmp_path / "skerry.db"
+    first = min(file for file in Path(migrations.__path__[0]).iterdir() if file.suffix == ".sql")
+    db = sqlite3.connect(path)
+    db.executescript(f"{first.read_text()}\nPRAGMA user_version=1;")
+    db.execute("INSERT INTO users (id, name, created_at) VALUES ('us-1', 'of before', 1)")
+    db.commit()
+    db.close()
+    store = Store(tmp_path)
+    assert [user.name for user in store.users.list()] == ["of before"]
+    store.close()
+    (before,) = backups(tmp_path)
+    assert (schema_of(before), schema_of(path) > 1) == (1, True)
+    Store(tmp_path).close()
+    assert backups(tmp_path) == [before]
 
 
 def fill_up(path: Path) -> None:
@@ -262,7 +389,16 @@ def test_a_full_disk_is_told_and_survived(small: Path) -> None:
         running.stop()
 
 
-# -- settings, instance, TLS, logs
+def test_nothing_stays_of_a_start_without_room(small: Path) -> None:
+    (small / "server").mkdir()
+    with pytest.raises(OSError, match="No space"):
+        fill_up(small / "ballast")
+    with pytest.raises(OSError, match="No space"), instance.claimed(small / "server"):
+        pass
+    assert [file.name for file in (small / "server").iterdir()] == ["lock"]
+
+
+# -- settings, instance, logs
 
 
 def test_settings_come_from_the_file_the_environment_and_flags_in_this_order(tmp_path: Path) -> None:
@@ -283,6 +419,14 @@ def test_settings_come_from_the_file_the_environment_and_flags_in_this_order(tmp
         ("port = 1.5", "port cannot be"),
         ("port = true", "port cannot be"),
         ("rate = -1", "rate cannot be"),
+        ("rate = nan", "rate cannot be"),
+        ("shutdown_timeout = inf", "shutdown_timeout cannot be"),
+        ("port = inf", "port cannot be"),
+        ("header_timeout = 0", "header_timeout cannot be"),
+        ("public_url = 'skerry.example'", "like https://"),
+        ("public_url = 'https://[skerry'", "like https://"),
+        ("public_url = 'https://skerry.example:x'", "like https://"),
+        ("public_url = 'https://skerry.example/below'", "like https://"),
         ("log_format = 'xml'", "one of text, json"),
         ("tls = 'maybe'", "tls cannot be"),
         ("port =", "cannot be read"),
@@ -306,25 +450,25 @@ def test_a_home_has_one_server(tmp_path: Path) -> None:
     assert instance.running(tmp_path) is None
 
 
-def test_a_local_authority_makes_certificates_that_clients_verify(tmp_path: Path) -> None:
-    made = local_certificates(tmp_path / "tls", frozenset({"skerry.example", "10.1.2.3"}))
-    again = local_certificates(tmp_path / "tls", frozenset({"skerry.example", "10.1.2.3"}))
-    assert made.cert.read_bytes() == again.cert.read_bytes()
-    assert made.key.stat().st_mode & 0o077 == 0 and (tmp_path / "tls/ca.key").stat().st_mode & 0o077 == 0
-    running = Running(tmp_path / "home", tls_cert=str(made.cert), tls_key=str(made.key))
-    import ssl
-
-    trusted = ssl.create_default_context(cafile=str(made.ca))
-    with httpx2.Client(base_url=running.url, verify=trusted) as client:
-        assert client.get("/health").json() == {"status": "ok"}
-        name = running.url.replace("127.0.0.1", "localhost")
-        assert client.get(f"{name}/health").status_code == 200
-    with httpx2.Client(base_url=running.url) as stranger, pytest.raises(httpx2.ConnectError, match="CERTIFICATE"):
-        stranger.get("/health")
-    running.stop()
-    before = made.cert.read_bytes()
-    renamed = local_certificates(tmp_path / "tls", frozenset({"other.example"}))
-    assert renamed.cert.read_bytes() != before and renamed.fingerprint == made.fingerprint
+def test_who_looks_for_a_server_does_not_keep_one_from_starting(tmp_path: Path) -> None:
+    with instance.claimed(tmp_path):
+        pass
+    program = f"""
+from pathlib import Path
+from skerry.server import instance
+print("looks", flush=True)
+while True:
+    instance.running(Path({str(tmp_path)!r}))
+"""
+    looker = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    try:
+        assert looker.stdout is not None and looker.stdout.readline() == b"looks\n"
+        for _ in range(1000):
+            with instance.claimed(tmp_path):
+                pass
+    finally:
+        looker.kill()
+        looker.communicate()
 
 
 def test_logs_are_one_line_each_whatever_somebody_sends() -> None:
@@ -349,6 +493,16 @@ def test_metrics_are_for_administrators_and_in_order(server: Running, owner: htt
     assert "skerry_sandboxes" in lines and "skerry_open_requests" in lines
 
 
+def test_counts_are_exact_however_large() -> None:
+    counted = Metrics()
+    for _ in range(1_234_567):
+        counted.request("GET", "/", 200, 0.001)
+    text = counted.text({"bytes": 123456789.0})
+    assert 'skerry_http_request_seconds_count{method="GET",route="/"} 1234567\n' in text
+    assert 'skerry_http_request_seconds_bucket{method="GET",route="/",le="0.005"} 1234567\n' in text
+    assert "skerry_bytes 123456789.0\n" in text
+
+
 def test_requests_are_limited_for_each_who_asks(tmp_path: Path) -> None:
     running = Running(tmp_path / "home", rate=1.0, burst=20)
     with running.client_of("eager") as eager, running.client_of("other") as other:
@@ -359,7 +513,34 @@ def test_requests_are_limited_for_each_who_asks(tmp_path: Path) -> None:
 
 
 def test_an_address_and_its_port_that_are_taken_are_told(server: Running) -> None:
-    from skerry.server.serving import listen
-
-    with pytest.raises(ProviderUnavailable, match="cannot be listened at"):
+    with pytest.raises(ProviderUnavailable, match="cannot be listened at") as refusal:
         listen(Settings(port=server.settings.port))
+    assert "--port" in refusal.value.hint
+    with pytest.raises(ProviderUnavailable, match="cannot be listened at") as refusal:
+        listen(Settings(host="192.0.2.1"))
+    assert "--host" in refusal.value.hint
+
+
+def test_the_key_of_this_machine_is_that_of_somebody_who_is_an_administrator(tmp_path: Path) -> None:
+    running = Running(tmp_path / "home")
+    try:
+        store, directory = running.context.store, running.settings.directory
+
+        def holder() -> str:
+            link = running.call(lambda: first_link(running.context))
+            user = running.call(lambda: store.users.use_link(digest(link.partition("#")[2])))
+            key = store.keys.check(instance.admin_key(directory) or "")
+            assert key is not None and key.user_id == user.id
+            return str(user.name)
+
+        assert holder() == "admin"
+        before = instance.admin_key(directory)
+        assert holder() == "admin" and instance.admin_key(directory) == before
+        running.call(lambda: store.users.add("other", admin=True))
+        first = store.users.find("admin")
+        running.call(lambda: store.users.change(first.id, admin=False))
+        assert holder() == "other"
+        running.call(lambda: store.users.change(first.id, admin=True, disabled=True))
+        assert holder() == "other"
+    finally:
+        running.stop()

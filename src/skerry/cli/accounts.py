@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
@@ -12,7 +13,7 @@ import typer
 from skerry.cli import options
 from skerry.cli.options import Format
 from skerry.cli.output import ago, note, print_json, print_table
-from skerry.cli.runtime import execute
+from skerry.cli.runtime import fail_as_told
 
 if TYPE_CHECKING:
     from skerry.http import Login
@@ -67,11 +68,12 @@ def _login() -> Login:
     except Unauthenticated:
         from skerry.http import Login
         from skerry.server import instance
-        from skerry.server.settings import load
+        from skerry.server.settings import Settings
 
-        directory = load()[0].directory
-        found, key = instance.running(directory), instance.admin_key(directory)
-        if found is None or key is None:
+        directory = Settings().directory
+        key = instance.admin_key(directory)  # first: who may not read it may not look at the rest either
+        found = None if key is None else instance.running(directory)
+        if found is None or not found.url:
             raise
         return Login(url=found.url, key=key, ca_file=found.ca_file)
 
@@ -88,14 +90,14 @@ def _run(
 ) -> None:
     """Ask once; print the answer as JSON, or as `show` does."""
 
-    async def work() -> None:
+    def work() -> None:
         answer = _ask(method, path, body)
         if output is Format.JSON:
             print_json(answer)
         elif show is not None:
             show(answer)
 
-    execute(work, output=output)
+    fail_as_told(work, output=output)
 
 
 def login(
@@ -111,7 +113,7 @@ def login(
     ] = None,
     output: options.Output = Format.TEXT,
 ) -> None:
-    """Remember a server and a key for later commands.
+    """Remember a server and a key for later commands: they use its sandboxes until `skerry logout`.
 
     By name and password a new key is made; or a key is read from standard input. Neither is taken from the command
     line, which other users of a machine can see. Without a URL: the server that runs on this machine.
@@ -122,13 +124,19 @@ def login(
       pass show skerry-key | skerry login https://skerry.example:7411 --key
     """
 
-    async def work() -> None:
+    def work() -> None:
+        import os
+
         from skerry.core.errors import InvalidArgument
         from skerry.http import Login, save_login
+        from skerry.http.login import check_url
 
-        found = _login() if url is None else Login(url=url.rstrip("/"), ca_file=ca_file)
+        # For later commands, in whatever directory they are given.
+        trusted = None if ca_file is None else os.path.abspath(ca_file)
+        found = _login() if url is None else Login(url=check_url(url))
+        found = found if trusted is None else replace(found, ca_file=trusted)
         if key:
-            text = sys.stdin.readline().strip()
+            text = _read_secret("Key").strip()
         elif user is not None:
             text = _new_key(found, user)
         elif found.key is not None:
@@ -143,7 +151,7 @@ def login(
         else:
             print(f"logged in to {chosen.url} as {who['user']} ({where})")
 
-    execute(work, output=output)
+    fail_as_told(work, output=output)
 
 
 def _new_key(found: Login, user: str) -> str:
@@ -152,36 +160,41 @@ def _new_key(found: Login, user: str) -> str:
 
     import httpx2
 
-    from skerry.http.exchange import answer, settings, transport_settings
+    from skerry.http.exchange import answer, lost, settings, transport_settings
 
-    password = (
-        typer.prompt("Password", hide_input=True, err=True) if sys.stdin.isatty() else sys.stdin.readline().strip()
-    )
+    password = _read_secret("Password")
+    found = replace(found, key=None)  # who is logged in already may be somebody else
+    name = f"{os.environ.get('USER', 'somebody')} on {os.uname().nodename}"[:100]
     transport = httpx2.HTTPTransport(**transport_settings(found))
-    with httpx2.Client(transport=transport, **settings(found)) as client:
-        client.headers["x-skerry"] = "login"  # no page sends it: see the rules against other sites' pages
-        answer(client.post("/v1/session", json={"name": user, "password": password}))
-        name = f"{os.environ.get('USER', 'somebody')} on {os.uname().nodename}"[:100]
-        made = answer(client.post("/v1/keys", json={"name": name, "scopes": ["read", "write", "admin"]}))
-        answer(client.delete("/v1/session"))
+    try:
+        with httpx2.Client(transport=transport, **settings(found)) as client:
+            client.headers["x-skerry"] = "login"  # no page sends it: see the rules against other sites' pages
+            answer(client.post("/v1/session", json={"name": user, "password": password}))
+            made = answer(client.post("/v1/keys", json={"name": name, "scopes": ["read", "write", "admin"]}))
+            answer(client.delete("/v1/session"))
+    except httpx2.TransportError as error:
+        raise lost(error, found) from error
     return str(made["key"])
 
 
-def _read_password() -> str:
+def _read_secret(what: str) -> str:
+    """Typed unseen, or the first line of standard input; never of a command line, which others can see."""
     if sys.stdin.isatty():
-        return str(typer.prompt("Password", hide_input=True, err=True))
-    return sys.stdin.readline().rstrip("\n")
+        return str(typer.prompt(what, hide_input=True, err=True))
+    return sys.stdin.readline().rstrip("\r\n")
 
 
 def logout(output: options.Output = Format.TEXT) -> None:
-    """Forget the server that `login` has stored. The key itself stays: `skerry key revoke` ends it.
+    """Forget the server that `login` has stored: sandboxes are those of this machine again.
+
+    The key itself stays: `skerry key revoke` ends it.
 
     \b
     Example:
       skerry logout
     """
 
-    async def work() -> None:
+    def work() -> None:
         from skerry.http import forget_login
 
         forgotten = forget_login()
@@ -190,7 +203,7 @@ def logout(output: options.Output = Format.TEXT) -> None:
         else:
             note("forgotten" if forgotten else "nobody was logged in")
 
-    execute(work, output=output)
+    fail_as_told(work, output=output)
 
 
 def whoami(output: options.Output = Format.TEXT) -> None:
@@ -201,7 +214,7 @@ def whoami(output: options.Output = Format.TEXT) -> None:
       skerry whoami
     """
 
-    async def work() -> None:
+    def work() -> None:
         found = _login()
         who = _ask("GET", "/v1/session", login=found)
         if output is Format.JSON:
@@ -212,7 +225,7 @@ def whoami(output: options.Output = Format.TEXT) -> None:
         for project in who["projects"]:
             print(f"{project['id']}  {project['name']}  {project['role'] or 'administrator'}")
 
-    execute(work, output=output)
+    fail_as_told(work, output=output)
 
 
 @users.command("ls")
@@ -254,12 +267,12 @@ def user_create(
       skerry user create mira
     """
 
-    async def work() -> None:
+    def work() -> None:
         made = _ask("POST", "/v1/users", {"name": name, "admin": admin})
         link = _ask("POST", f"/v1/users/{made['id']}/link", {"lifetime": 86400})
         print_json({**made, "link": link["url"]}) if output is Format.JSON else print(link["url"])
 
-    execute(work, output=output)
+    fail_as_told(work, output=output)
 
 
 @users.command("link")
@@ -284,9 +297,7 @@ def user_password(name: UserName, output: options.Output = Format.TEXT) -> None:
     Example:
       skerry user password mira < password.txt
     """
-    text = (
-        typer.prompt("Password", hide_input=True, err=True) if sys.stdin.isatty() else sys.stdin.readline().rstrip("\n")
-    )
+    text = _read_secret("Password")
     _run("PATCH", f"/v1/users/{quote(name, safe='')}", {"password": text}, output=output)
 
 

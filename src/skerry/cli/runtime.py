@@ -8,6 +8,8 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import NoReturn
 
+import typer
+
 from skerry.cli.options import Format
 from skerry.cli.output import print_error, print_json
 
@@ -37,12 +39,23 @@ def complete(work: Callable[[], Awaitable[int | None]], *, output: Format, failu
     return code
 
 
-def fail_as_told(work: Callable[[], None], *, output: Format) -> None:
-    """Run `work`, which has its own event loop and signals; an error is printed and ends the process with 1."""
+def fail_as_told(work: Callable[[], int | None], *, output: Format) -> None:
+    """Run `work`, which blocks or has its own event loop, and exit with what it returns, 1 for an error.
+
+    Ctrl-C ends it at once, with 130.
+    """
+    from skerry.cli.places import local_errors
+
     try:
-        work()
+        with local_errors():
+            code = work()
+        sys.stdout.flush()
+    except (KeyboardInterrupt, typer.Abort):
+        raise SystemExit(128 + signal.SIGINT) from None
     except Exception as error:  # noqa: BLE001 - the process ends here
         raise SystemExit(_report(_single(error), output=output, failure=1)) from None
+    if code:
+        raise SystemExit(code)
 
 
 def remove_each(names: list[str], remove: Callable[[str], Awaitable[str]], *, output: Format) -> NoReturn:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,9 +13,10 @@ import typer
 from skerry.cli import options
 from skerry.cli.options import Format
 from skerry.cli.output import ago, note, print_json, print_table
-from skerry.cli.runtime import execute, fail_as_told
+from skerry.cli.runtime import fail_as_told
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from skerry.server.instance import Instance
@@ -61,7 +63,7 @@ def up(
     Example:
       skerry up
       skerry up --detach --port 8080
-      skerry up --host 0.0.0.0 --tls
+      skerry up --host 0.0.0.0 --tls --public-url https://10.0.0.5:7411
     """
     flags = {
         "host": host,
@@ -73,7 +75,7 @@ def up(
         "log_format": log_format,
     }
     if detach:
-        _start_detached(output)
+        _start_detached(flags, output)
         return
 
     def serve() -> None:
@@ -116,51 +118,61 @@ def _tell(started: Started, output: Format) -> None:
             print(f"The certificate's authority is {certificates.ca}\n  SHA-256 {certificates.fingerprint}\n")
         print(f"Sign in, once, within an hour:\n  {started.link}\n")
         print(f"Make a sandbox and run a command in it:\n  {curl_line(started)}\n")
-        print("From Python and the command line on this machine: export SKERRY_URL=" + started.url, end="")
-        print(f" SKERRY_API_KEY=$(cat {started.key_file})", flush=True)
+        print(f"From Python and the command line on this machine:\n  {export_line(started)}", flush=True)
     sys.stdout.flush()
+
+
+def export_line(started: Started) -> str:
+    ca = "" if started.certificates is None else f" SKERRY_CA_FILE={quote(str(started.certificates.ca))}"
+    return f'export SKERRY_URL={started.url} SKERRY_API_KEY="$(cat {quote(str(started.key_file))})"{ca}'
 
 
 def curl_line(started: Started) -> str:
     """Works as printed, again and again: the same key of idempotency means the same sandbox."""
-    ca = "" if started.certificates is None else f" --cacert {started.certificates.ca}"
-    common = f'curl -sSf{ca} -H "Authorization: Bearer $(cat {started.key_file})" -H "Content-Type: application/json"'
+    ca = "" if started.certificates is None else f" --cacert {quote(str(started.certificates.ca))}"
+    key = f'"Authorization: Bearer $(cat {quote(str(started.key_file))})"'
+    common = f'curl -sSf{ca} -H {key} -H "Content-Type: application/json"'
     create = f"{common} -H 'Idempotency-Key: hello' -d '{{\"name\": \"hello\"}}' {started.url}/v1/sandboxes"
     run = f'{common} -d \'{{"command": "echo hello from $(hostname)"}}\' {started.url}/v1/sandboxes/hello/exec'
     return f"{create} && {run}"
 
 
-def _start_detached(output: Format) -> None:
+def _start_detached(flags: Mapping[str, object], output: Format) -> None:
     """The same command without --detach, in a session of its own, with its log in a file."""
+    import re
     import subprocess
     import time
 
-    def work() -> None:
+    def work() -> int:
         need_server()
-        from skerry.core.errors import Conflict, ProviderUnavailable
+        from skerry.core.errors import ProviderUnavailable
         from skerry.server import instance
-        from skerry.server.settings import load
 
-        directory = load()[0].directory
-        if (other := instance.running(directory)) is not None:
-            raise Conflict(f"a server runs already at {other.url} (process {other.pid})", hint="`skerry down` ends it")
+        directory = _directory()
+        if (other := _running()) is not None:
+            raise instance.taken(other)
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         log = directory / "log"
-        arguments = [word for word in sys.argv[1:] if word not in ("-d", "--detach")]
+        given = {f"--{name.replace('_', '-')}": value for name, value in flags.items() if value is not None}
+        options = [name if value is True else f"{name}={value}" for name, value in given.items()]
         with open(os.open(log, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600), "ab") as target:
+            begun = os.fstat(target.fileno()).st_size
             process = subprocess.Popen(
-                [sys.executable, "-m", "skerry", *arguments],
+                [sys.executable, "-m", "skerry", "up", f"--output={output}", *options],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=target,
                 start_new_session=True,
             )
         until = time.monotonic() + PATIENCE
-        while (found := instance.running(directory)) is None or found.pid != process.pid:
+        while (found := instance.running(directory)) is None or found.pid != process.pid or not found.url:
             if process.poll() is not None or time.monotonic() > until:
                 process.kill()
-                tail = log.read_text(errors="replace")[-2000:].strip().rsplit("\n", 3)[-3:]
-                raise ProviderUnavailable(f"the server did not start: {' '.join(tail)}", hint=f"its log is {log}")
+                said = _end_of(log, begun)
+                if told := re.search(r'^(?:error: |{"error": ).*', said, re.MULTILINE | re.DOTALL):
+                    sys.stderr.write(told[0])  # with its own code and hint
+                    return 1
+                raise ProviderUnavailable(f"the server did not start: {said[-300:]}", hint=f"its log is {log}")
             time.sleep(0.05)
         assert process.stdout is not None
         # Its words are at hand, since it says them before it announces itself; it has nothing to say later.
@@ -168,14 +180,23 @@ def _start_detached(output: Format) -> None:
         sys.stdout.write((process.stdout.read() or b"").decode())
         if output is Format.TEXT:
             note(f"process {process.pid}; its log is {log}; `skerry down` ends it")
+        return 0
 
     fail_as_told(work, output=output)
 
 
-def _directory() -> Path:
-    from skerry.server.settings import load
+def _end_of(log: Path, begun: int) -> str:
+    """What was written since it had `begun` bytes, and not more than is worth reading."""
+    with open(log, "rb") as file:
+        file.seek(max(begun, os.fstat(file.fileno()).st_size - 10_000))
+        return file.read().decode(errors="replace")
 
-    return load()[0].directory
+
+def _directory() -> Path:
+    """Whatever server.toml says: a server can be found and ended while that is wrong."""
+    from skerry.server.settings import Settings
+
+    return Settings().directory
 
 
 def _running() -> Instance | None:
@@ -192,7 +213,7 @@ def status(output: options.Output = Format.TEXT) -> None:
       skerry status
     """
 
-    async def work() -> int:
+    def work() -> int:
         found = _running()
         if found is None:
             if output is Format.JSON:
@@ -201,14 +222,14 @@ def status(output: options.Output = Format.TEXT) -> None:
                 print("no server runs here; `skerry up` starts one")
             return 1
         told: dict[str, Any] = {"running": True, "pid": found.pid, "url": found.url, "started_at": found.started_at}
-        told["health"] = _health(found)
+        told["health"] = _health(found) if found.url else "starting"
         if output is Format.JSON:
             print_json(told)
         else:
-            print(f"{found.url}  {told['health']}  process {found.pid}, since {ago(found.started_at)}")
+            print(f"{found.url or 'a server'}  {told['health']}  process {found.pid}, since {ago(found.started_at)}")
         return 0 if told["health"] == "ok" else 1
 
-    execute(work, output=output)
+    fail_as_told(work, output=output)
 
 
 def _health(found: Instance) -> str:
@@ -238,13 +259,13 @@ def down(
 
         found = _running()
         if found is None:
-            note("no server runs here")
+            print_json({"pid": None, "killed": False}) if output is Format.JSON else note("no server runs here")
             return
-        os.kill(found.pid, signal.SIGTERM)
+        _send(found, signal.SIGTERM)
         until, killed = time.monotonic() + timeout, False
-        while _running() is not None:
+        while (now := _running()) is not None and now.pid == found.pid:  # not one that was started meanwhile
             if time.monotonic() > until and not killed:
-                os.kill(found.pid, signal.SIGKILL)
+                _send(found, signal.SIGKILL)
                 killed = True
             time.sleep(0.05)
         if output is Format.JSON:
@@ -253,6 +274,13 @@ def down(
             print(f"process {found.pid} {'was killed' if killed else 'has ended'}; sandboxes go on")
 
     fail_as_told(work, output=output)
+
+
+def _send(found: Instance, number: signal.Signals) -> None:
+    try:
+        os.kill(found.pid, number)
+    except ProcessLookupError:
+        pass  # it has ended by itself
 
 
 def backup(
@@ -299,7 +327,7 @@ def config_show(output: options.Output = Format.TEXT) -> None:
       SKERRY_SERVER_PORT=8080 skerry config show -o json
     """
 
-    async def work() -> None:
+    def work() -> None:
         from skerry.server.settings import load, shown
 
         rows = shown(*load())
@@ -308,7 +336,7 @@ def config_show(output: options.Output = Format.TEXT) -> None:
         else:
             print_table(("SETTING", "VALUE", "FROM"), [(name, _text(value), source) for name, value, source in rows])
 
-    execute(work, output=output)
+    fail_as_told(work, output=output)
 
 
 def _plain(value: object) -> object:

@@ -93,3 +93,11 @@ def home() -> Path:
     if not path.is_absolute():
         raise InvalidArgument(f"SKERRY_HOME must be an absolute path, not {str(path)!r}")
     return path
+
+
+def login_file() -> Path:
+    """Where `skerry login` stores a server and its key: SKERRY_LOGIN, or in the user's configuration directory."""
+    if given := os.environ.get("SKERRY_LOGIN"):
+        return Path(given)
+    base = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
+    return Path(base) / "skerry" / "login.json"

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import cache
 from importlib.metadata import entry_points
 
+from skerry.core import config
 from skerry.core.errors import InvalidArgument
 from skerry.core.provider import Provider
 
@@ -25,8 +26,8 @@ def _load(name: str) -> Provider:
 
 
 def default() -> str:
-    """The provider of who names none: `remote` where SKERRY_URL names a server, else `local`."""
-    return "remote" if os.environ.get("SKERRY_URL") else "local"
+    """The provider of who names none: `remote` where SKERRY_URL or `skerry login` names a server, else `local`."""
+    return "remote" if os.environ.get("SKERRY_URL") or os.path.exists(config.login_file()) else "local"
 
 
 def provider(which: str | Provider | None = None) -> Provider:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from skerry.core.config import login_file
 from skerry.core.errors import InvalidArgument, Unauthenticated
 from skerry.core.plain import dumps, from_plain, loads
 
@@ -33,14 +34,6 @@ class Login:
 
     def __repr__(self) -> str:
         return f"Login(url={self.url!r}, key={'…' if self.key else None}, project={self.project!r})"
-
-
-def login_file() -> Path:
-    """Where `skerry login` stores it: SKERRY_LOGIN, or login.json in the user's configuration directory."""
-    if given := os.environ.get("SKERRY_LOGIN"):
-        return Path(given)
-    base = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
-    return Path(base) / "skerry" / "login.json"
 
 
 def check_url(url: str) -> str:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
 
 import anyio
 from anyio.abc import TaskGroup
@@ -11,11 +15,13 @@ from anyio.to_thread import run_sync
 from skerry.core.errors import SkerryError
 from skerry.server import webhooks
 from skerry.server.context import Context
-from skerry.server.store.backup import back_up
+from skerry.server.store.backup import back_up, backups
 
 log = logging.getLogger("skerry.server")
 
 HOUR, DAY = 3600.0, 86400.0
+AGAIN = 2.0
+"""Seconds before a part that has failed begins again."""
 
 
 async def start(context: Context, tasks: TaskGroup) -> None:
@@ -24,11 +30,25 @@ async def start(context: Context, tasks: TaskGroup) -> None:
         await context.events.look()
     except SkerryError as error:
         log.error("the provider does not answer: %s", str(error), extra={"code": error.code})
-    tasks.start_soon(context.events.run)
-    tasks.start_soon(context.leases.run)
-    tasks.start_soon(webhooks.run, context)
-    tasks.start_soon(_tidy, context)
-    tasks.start_soon(_back_up, context)
+    for name, work in (
+        ("events", context.events.run),
+        ("leases", context.leases.run),
+        ("webhooks", partial(webhooks.run, context)),
+        ("pruning", partial(_tidy, context)),
+        ("backups", partial(_back_up, context)),
+    ):
+        tasks.start_soon(_last, name, work)
+
+
+async def _last(name: str, work: Callable[[], Awaitable[None]]) -> None:
+    """Begin `work` again when it fails: else the others would end with it, and requests be answered without them."""
+    while True:
+        try:
+            await work()
+            return
+        except Exception:  # what it was is in the log; there is nobody to tell
+            log.exception("the part %r has failed and begins again", name)
+        await anyio.sleep(AGAIN)
 
 
 async def _tidy(context: Context) -> None:
@@ -44,10 +64,20 @@ async def _tidy(context: Context) -> None:
 
 
 async def _back_up(context: Context) -> None:
-    """A backup at the start and one a day: what a damaged database is restored from."""
-    while context.settings.backups_kept:
-        try:
-            await run_sync(lambda: back_up(context.store.db.path, keep=context.settings.backups_kept))
-        except (SkerryError, OSError) as error:
-            log.error("cannot back up the database: %s", str(error))
-        await anyio.sleep(DAY)
+    """A backup a day, also across restarts: those kept are of so many days, however often the server starts."""
+    database, keep = context.store.db.path, context.settings.backups_kept
+    while keep:
+        if (pause := _due(database)) <= 0:
+            try:
+                await run_sync(lambda: back_up(database, keep=keep))
+            except (SkerryError, OSError) as error:
+                log.error("cannot back up the database: %s", str(error))
+            pause = HOUR
+        await anyio.sleep(min(pause, HOUR))
+
+
+def _due(database: Path) -> float:
+    """Seconds until the next backup."""
+    there = backups(database.parent)
+    age = time.time() - there[-1].stat().st_mtime if there else DAY
+    return DAY - age if age >= 0 else 0.0  # a clock that was wrong does not put it off

@@ -9,9 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from skerry.core.errors import Corrupted, InvalidArgument
+from skerry.server.writing import write_whole
 
 DAY = datetime.timedelta(days=1)
 CA_LIFETIME = 3650 * DAY
@@ -30,7 +35,10 @@ class Certificates:
 
 
 def local_certificates(directory: Path, names: frozenset[str]) -> Certificates:
-    """Those in `directory`, made or renewed where they are missing, about to expire, or for other names."""
+    """Those in `directory`, made or renewed where they are missing, about to expire, or for other names.
+
+    Raises InvalidArgument for what can be no name, Corrupted for an authority that cannot be read.
+    """
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     ca_cert, ca_key = _authority(directory)
     cert_path, key_path = directory / "server.pem", directory / "server.key"
@@ -40,7 +48,7 @@ def local_certificates(directory: Path, names: frozenset[str]) -> Certificates:
         cert = _leaf(wanted, key, ca_cert, ca_key)
         _write_key(key_path, key)
         chain = cert.public_bytes(serialization.Encoding.PEM) + ca_cert.public_bytes(serialization.Encoding.PEM)
-        _write(cert_path, chain, 0o644)
+        write_whole(cert_path, chain, mode=0o644)
     fingerprint = ca_cert.fingerprint(hashes.SHA256()).hex(":").upper()
     return Certificates(cert_path, key_path, directory / "ca.pem", fingerprint)
 
@@ -48,10 +56,14 @@ def local_certificates(directory: Path, names: frozenset[str]) -> Certificates:
 def _authority(directory: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     cert_path, key_path = directory / "ca.pem", directory / "ca.key"
     if cert_path.exists() and key_path.exists():
-        cert = x509.load_pem_x509_certificate(cert_path.read_bytes())
-        key = serialization.load_pem_private_key(key_path.read_bytes(), None)
-        if isinstance(key, ec.EllipticCurvePrivateKey) and cert.not_valid_after_utc > _now() + LIFETIME:
-            return cert, key
+        try:
+            cert, found = _read(cert_path, key_path)
+        except ValueError as error:
+            hint = "put it back, or remove both to make a new authority, which clients have to trust anew"
+            raise Corrupted(f"{cert_path} or {key_path} is damaged: {error}", hint=hint) from error
+        lasts = cert.not_valid_after_utc > _now() + LIFETIME
+        if isinstance(found, ec.EllipticCurvePrivateKey) and lasts and cert.public_key() == found.public_key():
+            return cert, found
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"Skerry on {os.uname().nodename}"[:64])])
     cert = (
@@ -62,7 +74,7 @@ def _authority(directory: Path) -> tuple[x509.Certificate, ec.EllipticCurvePriva
         .sign(key, hashes.SHA256())
     )
     _write_key(key_path, key)
-    _write(cert_path, cert.public_bytes(serialization.Encoding.PEM), 0o644)
+    write_whole(cert_path, cert.public_bytes(serialization.Encoding.PEM), mode=0o644)
     return cert, key
 
 
@@ -114,35 +126,40 @@ def _usage(*, signs: bool) -> x509.KeyUsage:
 
 def _serves(cert_path: Path, key_path: Path, names: frozenset[str], ca: x509.Certificate) -> bool:
     """Whether what is there is good for these names, of this authority, and for some time."""
-    if not cert_path.exists() or not key_path.exists():
+    wanted = {_general(name) for name in names}
+    try:
+        cert, key = _read(cert_path, key_path)
+        cert.verify_directly_issued_by(ca)  # by its key: a new authority has the same name
+        found = cert.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (FileNotFoundError, ValueError, InvalidSignature, x509.ExtensionNotFound):
         return False
+    # Who was killed between the two files has left a key that is not the certificate's.
+    fits = key.public_key() == cert.public_key()
+    return fits and set(found) == wanted and cert.not_valid_after_utc > _now() + RENEW
+
+
+def _read(cert_path: Path, key_path: Path) -> tuple[x509.Certificate, PrivateKeyTypes]:
+    """Raises ValueError for what is neither."""
     cert = x509.load_pem_x509_certificate(cert_path.read_bytes())
-    found = cert.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    return (
-        set(found) == {_general(name) for name in names}
-        and cert.issuer == ca.subject
-        and cert.not_valid_after_utc > _now() + RENEW
-    )
+    return cert, serialization.load_pem_private_key(key_path.read_bytes(), None)
 
 
 def _general(name: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:
+        pass
+    try:
         return x509.DNSName(name)
+    except ValueError as error:
+        hint = "write names with other letters as in DNS: xn--…"
+        raise InvalidArgument(f"{name!r} can be no name in a certificate: {error}", hint=hint) from error
 
 
 def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
     plain = serialization.NoEncryption()
     text = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
-    _write(path, text, 0o600)
-
-
-def _write(path: Path, data: bytes, mode: int) -> None:
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(os.open(part, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, mode), "wb") as file:
-        file.write(data)
-    part.rename(path)
+    write_whole(path, text)
 
 
 def _now() -> datetime.datetime:

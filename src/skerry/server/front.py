@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import secrets
@@ -11,7 +12,7 @@ from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from skerry.core.errors import InternalError, RateLimited, SkerryError
+from skerry.core.errors import InternalError, ProviderUnavailable, RateLimited, SkerryError
 from skerry.server.context import Context
 from skerry.server.identity import check_host, identify
 from skerry.server.problems import answer, refuse
@@ -50,6 +51,11 @@ class Front:
             await self._refuse(exchange, receive, error)
         except ClientDisconnect:
             pass  # nobody waits for the answer
+        except asyncio.CancelledError:
+            if not self._context.stopping.is_set():
+                raise
+            end = ProviderUnavailable("the server ends before this was done", hint="come again, and see what was done")
+            await self._refuse(exchange, receive, end)
         except Exception:
             log.exception("request failed", extra={"request_id": request_id, "path": scope["path"]})
             failure = InternalError("the server failed at this", request_id=request_id, hint="its log says why")

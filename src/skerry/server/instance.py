@@ -16,8 +16,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TextIO
 
 from skerry.core.errors import Conflict
+from skerry.server.writing import write_whole
 
 ADMIN = "admin"
 """The first user's name."""
@@ -27,6 +29,7 @@ ADMIN = "admin"
 class Instance:
     pid: int
     url: str
+    """Empty while it starts."""
     started_at: float
     ca_file: str | None
 
@@ -36,24 +39,36 @@ def claimed(directory: Path) -> Iterator[None]:
     """Hold the lock. Raises Conflict while another server has it."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     with open(directory / "lock", "a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            other = read(directory)
-            where = f" at {other.url} (process {other.pid})" if other else ""
-            raise Conflict(f"a server runs already{where}", hint="`skerry down` ends it") from None
-        run = directory / "run.json"
-        run.unlink(missing_ok=True)  # of one that was killed
+        if not _had(lock):
+            raise taken(read(directory))
+        announce(directory, "", None)
         try:
             yield
         finally:
-            run.unlink(missing_ok=True)
+            (directory / "run.json").unlink(missing_ok=True)
+
+
+def taken(by: Instance | None) -> Conflict:
+    where = "" if by is None else f" {f'at {by.url} ' if by.url else ''}(process {by.pid})"
+    return Conflict(f"a server runs already{where}", hint="`skerry down` ends it")
+
+
+def _had(lock: TextIO) -> bool:
+    """Whether the lock could be had. Who looks at it, as `running` does, has a share of it for a moment."""
+    for _ in range(20):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(0.005)  # flock has no timed wait
+        else:
+            return True
+    return False
 
 
 def announce(directory: Path, url: str, ca_file: str | None) -> None:
-    """Say where the server is, now that it answers."""
+    """Say which process is the server, and where it is once it answers."""
     instance = Instance(pid=os.getpid(), url=url, started_at=time.time(), ca_file=ca_file)
-    write_private(directory / "run.json", json.dumps(asdict(instance)))
+    write_whole(directory / "run.json", json.dumps(asdict(instance)).encode())
 
 
 def read(directory: Path) -> Instance | None:
@@ -65,7 +80,10 @@ def read(directory: Path) -> Instance | None:
 
 
 def running(directory: Path) -> Instance | None:
-    """The server that runs, if there is one: its lock is held, so its number is no other process's."""
+    """The server that runs or starts, if there is one: its lock is held, so its number is no other process's.
+
+    Raises OSError for who may not look.
+    """
     try:
         with open(directory / "lock") as lock:
             try:
@@ -83,11 +101,3 @@ def admin_key(directory: Path) -> str | None:
         return (directory / "admin.key").read_text().strip()
     except (FileNotFoundError, PermissionError):
         return None
-
-
-def write_private(path: Path, text: str) -> None:
-    """Whole or not at all; for its owner alone."""
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(os.open(part, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "w") as file:
-        file.write(text)
-    part.rename(path)

@@ -44,17 +44,17 @@ class Metrics:
             family = name.partition("{")[0]
             if f"# TYPE skerry_{family} gauge" not in lines:
                 lines.append(f"# TYPE skerry_{family} gauge")
-            lines.append(f"skerry_{name} {value:g}")
+            lines.append(f"skerry_{name} {value!r}")
         return "\n".join(lines) + "\n"
 
 
 def _histogram(slots: list[float], labels: dict[str, str]) -> Iterable[str]:
-    total = 0.0
+    total = 0
     for bound, count in zip([*map(str, BUCKETS), "+Inf"], slots, strict=False):
-        total += count
-        yield f"skerry_http_request_seconds_bucket{_labels(**labels, le=bound)} {total:g}"
+        total += int(count)
+        yield f"skerry_http_request_seconds_bucket{_labels(**labels, le=bound)} {total}"
     yield f"skerry_http_request_seconds_sum{_labels(**labels)} {slots[-1]:.6f}"
-    yield f"skerry_http_request_seconds_count{_labels(**labels)} {total:g}"
+    yield f"skerry_http_request_seconds_count{_labels(**labels)} {total}"
 
 
 def _labels(**labels: str) -> str:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import errno
+import ipaddress
 import logging
 import os
+import resource
 import secrets
 import signal
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -27,10 +31,13 @@ from skerry.server.context import Context
 from skerry.server.ids import digest
 from skerry.server.protocol import bounded_protocol
 from skerry.server.settings import Settings
+from skerry.server.writing import write_whole
 
 log = logging.getLogger("skerry.server")
 
 FIRST_LINK = 3600.0
+FILES = 65536
+"""How many files and connections the process may have open, where the machine lets it."""
 LAST_RESORT = 10.0
 """Seconds past `shutdown_timeout` after which the process ends itself, whatever it still does."""
 
@@ -123,9 +130,10 @@ def listen(settings: Settings) -> tuple[socket.socket, Settings]:
         family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
         listener = socket.create_server((settings.host, settings.port), family=family, backlog=2048)
     except OSError as error:
+        taken = "another program has the port; choose one with --port"
         raise ProviderUnavailable(
             f"{settings.host}:{settings.port} cannot be listened at: {error.strerror}",
-            hint="another program has the port; choose one with --port",
+            hint=taken if error.errno == errno.EADDRINUSE else "--host is an address of this machine",
         ) from error
     except OverflowError:
         raise InvalidArgument(f"{settings.port} is not a port") from None
@@ -135,20 +143,51 @@ def listen(settings: Settings) -> tuple[socket.socket, Settings]:
 def run(settings: Settings, on_ready: Callable[[Started], None]) -> None:
     """Serve until a signal comes. `on_ready` is called when the server answers.
 
-    Raises Conflict while another server runs for this home, Corrupted for a damaged database, ProviderUnavailable.
+    Raises Conflict while another server runs for this home, Corrupted for a damaged database, InvalidArgument for
+    certificates that cannot be used, ProviderUnavailable.
     """
     import uvloop
 
+    _raise_limit()
     with instance.claimed(settings.directory):
         certificates = None
         if settings.tls and not settings.tls_cert:
             certificates = local_certificates(settings.directory / "tls", settings.hosts())
             cert, key = str(certificates.cert), str(certificates.key)
             settings = dataclasses.replace(settings, tls_cert=cert, tls_key=key)
+        if settings.tls_cert:
+            _check_pair(settings.tls_cert, settings.tls_key)
+        elif not settings.url.startswith("https:") and not _is_loopback(settings.host):
+            log.warning("plain HTTP at %s: keys and passwords can be read on their way; use --tls", settings.host)
         listener, settings = listen(settings)
         app = build_app(settings)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(app, listener, settings, certificates, on_ready))
+
+
+def _raise_limit() -> None:
+    """A process begins with 1,024 files on most machines, which is less than `max_connections`."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def _check_pair(cert: str, key: str) -> None:
+    """Raises InvalidArgument."""
+    try:
+        # With a password, so that an encrypted key is refused rather than asked for.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, password="")
+    except OSError as error:
+        hint = "both in PEM: the chain with the server's own first, and its key without a password"
+        raise InvalidArgument(f"tls_cert {cert} and tls_key {key} cannot be used: {error}", hint=hint) from error
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 async def _serve(
@@ -173,15 +212,14 @@ async def _serve(
 async def first_link(context: Context) -> str:
     """A link that signs the administrator in; the first user is made for it, and the key for this machine."""
     store, directory = context.store, context.settings.directory
-    users = store.users.list()
-    first = next((user for user in users if user.name == instance.ADMIN and not user.disabled), None)
-    if first is None:
-        administrators = [user for user in users if user.admin and not user.disabled]
-        first = administrators[0] if administrators else await store.users.add(instance.ADMIN, admin=True)
+    found = [user for user in store.users.list() if user.admin and not user.disabled]
+    found = found or [await store.users.add(instance.ADMIN, admin=True)]
+    first = next((user for user in found if user.name == instance.ADMIN), found[0])
     stored = instance.admin_key(directory)
-    if stored is None or store.keys.check(stored) is None:
+    key = None if stored is None else store.keys.check(stored)
+    if key is None or key.user_id not in {user.id for user in found}:
         _, text = await store.keys.add(first.id, f"this machine, {time.strftime('%Y-%m-%d')}")
-        instance.write_private(directory / "admin.key", f"{text}\n")
+        write_whole(directory / "admin.key", f"{text}\n".encode())
     text = secrets.token_urlsafe(32)
     await store.users.add_link(first.id, digest(text), lifetime=FIRST_LINK)
     return f"{context.settings.url}/sign-in#{text}"

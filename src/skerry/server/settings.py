@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import os
 import tomllib
 from collections.abc import Mapping
@@ -107,9 +108,24 @@ def load(
     settings = Settings(**values)
     if bool(settings.tls_cert) != bool(settings.tls_key):
         raise InvalidArgument("tls_cert and tls_key belong together: give both")
+    if settings.public_url:
+        _check_public(settings.public_url)
     return settings, sources
 
 
+def _check_public(url: str) -> None:
+    """Raises InvalidArgument for what no browser has for a server's address."""
+    try:
+        parts = urlsplit(url)
+        where = (parts.scheme in ("http", "https") and parts.hostname, parts.port)
+    except ValueError:
+        where = (None, None)
+    if not where[0] or "@" in parts.netloc or parts.path.strip("/") or parts.query or parts.fragment:
+        raise InvalidArgument(f"the setting public_url cannot be {url!r}", hint="write it like https://skerry.example")
+
+
+_ABOVE_ZERO = {"header_timeout", "session_lifetime", "max_json", "max_connections", "webhook_attempts"}
+"""With 0 nothing would work; for others it means: none."""
 _HINTS = {name: hint for name, hint in get_type_hints(Settings).items() if name != "home"}
 
 
@@ -158,15 +174,17 @@ def _check(name: str, value: object, source: str) -> object:
         if not isinstance(value, str):
             raise wrong
         return value
-    return _number(kind, value, wrong)
+    return _number(name, kind, value, wrong)
 
 
-def _number(kind: Any, value: object, wrong: InvalidArgument) -> int | float:
+def _number(name: str, kind: Any, value: object, wrong: InvalidArgument) -> int | float:
     try:
         number = kind(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise wrong from None
-    if isinstance(value, bool) or number < 0 or (kind is int and number != float(str(value))):
+    if isinstance(value, bool) or not 0 <= number < math.inf or (kind is int and number != float(str(value))):
+        raise wrong
+    if name in _ABOVE_ZERO and not number:
         raise wrong
     return number  # type: ignore[no-any-return]
 

@@ -7,7 +7,10 @@ import sqlite3
 import time
 from pathlib import Path
 
-from skerry.core.errors import Corrupted, FileMissing
+from skerry.core.errors import Corrupted, DiskFull, FileMissing
+
+_VERSION_AT = 60
+"""Where a database file has its `user_version`: four bytes, big-endian."""
 
 
 def backups(directory: Path) -> list[Path]:
@@ -15,21 +18,29 @@ def backups(directory: Path) -> list[Path]:
     return sorted((directory / "backups").glob("skerry-*.db"))
 
 
+def schema_of(file: Path) -> int:
+    """The number of the last migration that a database has seen; 0: it is none of ours."""
+    with open(file, "rb") as header:
+        header.seek(_VERSION_AT)
+        return int.from_bytes(header.read(4), "big")
+
+
 def back_up(database: Path, *, target: Path | None = None, keep: int | None = None) -> Path:
     """Copy the database as it is at this moment, by a second connection; whoever writes meanwhile is not held up.
 
     Without `target` it goes beside the database, where only the newest `keep` stay. Nothing is left of one that fails.
-    Raises FileMissing, Corrupted, OSError.
+    Raises FileMissing, Corrupted, DiskFull, OSError.
     """
     if not database.exists():
         raise FileMissing(f"there is no database {database}")
     if target is None:
         target = database.parent / "backups" / time.strftime("skerry-%Y%m%dT%H%M%SZ.db", time.gmtime())
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _remove_parts(target.parent)
     part = target.with_name(f".{target.name}.{os.getpid()}")
     os.close(os.open(part, os.O_CREAT | os.O_TRUNC | os.O_RDWR, 0o600))
     try:
-        source, copy = sqlite3.connect(f"file:{database}?mode=ro", uri=True), sqlite3.connect(part)
+        source, copy = sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True), sqlite3.connect(part)
         try:
             source.backup(copy)
             if copy.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
@@ -40,10 +51,21 @@ def back_up(database: Path, *, target: Path | None = None, keep: int | None = No
             copy.close()
         part.rename(target)
     except sqlite3.DatabaseError as error:
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL:
+            raise DiskFull(f"there is no room for a copy of the database in {target.parent}") from error
         raise Corrupted(f"the database {database} cannot be copied: {error}") from error
     finally:
-        part.unlink(missing_ok=True)
+        for suffix in ("", "-journal", "-wal", "-shm"):
+            part.with_name(f"{part.name}{suffix}").unlink(missing_ok=True)
     if keep is not None:
         for old in backups(database.parent)[:-keep]:
             old.unlink(missing_ok=True)
     return target
+
+
+def _remove_parts(directory: Path) -> None:
+    """What is left of those who were killed while they copied; one at a time copies in a process."""
+    for part in directory.glob(".skerry-*.db.*"):
+        process = part.name.rpartition(".")[2].partition("-")[0]
+        if process == str(os.getpid()) or not Path("/proc", process).exists():
+            part.unlink(missing_ok=True)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from skerry.core.errors import Corrupted, DiskFull, ProviderUnavailable, SkerryError
+from skerry.server.store.backup import back_up, backups, schema_of
 
 T = TypeVar("T")
 
@@ -36,7 +37,7 @@ class Database:
                 os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
             self._writer = _connect(path)
             _examine(self._writer, path)
-            _migrate(self._writer)
+            _migrate(self._writer, path)
             self._reader = _connect(path)
 
     def rows(self, sql: str, *values: Any) -> list[sqlite3.Row]:
@@ -96,13 +97,13 @@ def _examine(connection: sqlite3.Connection, path: Path) -> None:
 
 def damaged(path: Path, what: str) -> Corrupted:
     """The refusal of a damaged file, with the newest backup named."""
-    from skerry.server.store.backup import backups
-
     there = backups(path.parent)
+    # SQLite would write what is left in the -wal into whatever file has the name.
+    away = f"move {path}, {path}-wal and {path}-shm away"
     hint = (
-        f"stop the server, move {path} away and copy the newest backup in its place: {there[-1]}"
+        f"stop the server, {away} and copy the newest backup to {path}: {there[-1]}"
         if there
-        else f"there is no backup beside it; move {path} away to begin with an empty one: sandboxes stay, users do not"
+        else f"there is no backup beside it; {away} to begin with an empty one: sandboxes stay, users do not"
     )
     return Corrupted(f"the database {path} is damaged: {what}", hint=hint)
 
@@ -126,17 +127,21 @@ def _translate(error: sqlite3.DatabaseError, path: Path) -> SkerryError:
     return ProviderUnavailable(f"the database {path} cannot be used: {error}", hint="see the server's log")
 
 
-def _migrate(connection: sqlite3.Connection) -> None:
-    """Bring the schema up to date, each step a transaction."""
+def _migrate(connection: sqlite3.Connection, path: Path) -> None:
+    """Bring the schema up to date, each step a transaction, after a backup for who wants to go back."""
     steps = sorted(
         (file for file in resources.files("skerry.server.store.migrations").iterdir() if file.name.endswith(".sql")),
         key=lambda file: file.name,
     )
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version > len(steps):
+        older = [file for file in backups(path.parent) if 0 < schema_of(file) <= len(steps)]
+        otherwise = f", or restore the newest backup from before: {older[-1]}" if older else ""
         raise ProviderUnavailable(
             f"the database is of a newer Skerry (schema {version}, this one knows {len(steps)})",
-            hint="install that version, or restore a backup from before",
+            hint=f"install that version{otherwise}",
         )
+    if 0 < version < len(steps):
+        back_up(path)
     for number, step in enumerate(steps[version:], start=version + 1):
         connection.executescript(f"BEGIN IMMEDIATE;\n{step.read_text()}\nPRAGMA user_version={number};\nCOMMIT;")
