@@ -18,11 +18,14 @@ from skerry.server.store import Project
 
 
 async def usable_snapshot(context: Context, actor: Actor, asked: str | None, operation: str) -> str | None:
-    """The id of a snapshot that the actor may read. Raises SnapshotNotFound, PermissionDenied."""
+    """The id of a snapshot that the actor may use. Raises SnapshotNotFound, PermissionDenied.
+
+    To look at it is not enough: what is made from it has its variables, and belongs to the actor.
+    """
     if asked is None:
         return None
     subject, located = await context.holdings.locate_snapshot(actor, asked)
-    await authorize(context.store, actor, Action.SNAPSHOT_READ, subject, operation=operation)
+    await authorize(context.store, actor, Action.SNAPSHOT_WRITE, subject, operation=operation)
     assert located is not None
     return located.id
 

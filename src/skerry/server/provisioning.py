@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 
-from skerry.core.errors import InvalidArgument, SandboxNotFound, SnapshotNotFound
+from skerry.core.errors import InvalidArgument, SandboxNotFound
 from skerry.core.models import SandboxSpec
 from skerry.sdk.options import build_spec, check_idle
 from skerry.server import naming
 from skerry.server.context import Context
+from skerry.server.creating import usable_snapshot
 from skerry.server.identity import Actor
 from skerry.server.permissions import Action
 from skerry.server.store import Project
@@ -48,21 +49,11 @@ async def inner_spec(context: Context, actor: Actor, project: Project, spec: San
         checked,
         name=None if checked.name is None else naming.inner(project, checked.name),
         template=spec.template,
-        snapshot=await _snapshot(context, actor, spec.snapshot),
+        snapshot=await usable_snapshot(context, actor, spec.snapshot, "POST /v1/provider/sandboxes"),
         secrets_of=await _secrets_of(context, actor, project, spec.secrets_of),
         leased=spec.leased,
         unsynced=spec.unsynced,
     )
-
-
-async def _snapshot(context: Context, actor: Actor, asked: str | None) -> str | None:
-    """The id of a snapshot that the actor may read."""
-    if asked is None:
-        return None
-    subject, found = await context.holdings.locate_snapshot(actor, asked)
-    if found is None or not context.allows(actor, Action.SNAPSHOT_READ, subject):
-        raise SnapshotNotFound(f"there is no snapshot {asked[:200]!r}")
-    return found.id
 
 
 async def _secrets_of(context: Context, actor: Actor, project: Project, asked: str | None) -> str | None:
