@@ -31,6 +31,7 @@ from skerry.providers.remote import leases as remote_leases
 from skerry.sdk import AsyncSandbox
 from skerry.server import leases
 from skerry.server.permissions import Role
+from skerry.server.streams import gateway
 from skerry.wire import FINAL, Decoder, Hello, Life, LifeReply, Read, Type, encode_frame
 from tests.server.conftest import Running
 
@@ -244,6 +245,21 @@ def test_who_breaks_the_protocol_is_put_out(server: Running, provider: RemotePro
             opened.recv(timeout=20)
     assert closed.value.rcvd is not None and closed.value.rcvd.code == 1002
     asyncio.run(made.destroy())
+
+
+async def test_a_reader_leaves_connections_to_others(server: Running, box: AsyncSandbox) -> None:
+    server.share(server.project("host"), "crowd", Role.READ)
+    crowd = RemoteProvider(server.url, api_key=server.key("crowd"))
+    opened = [await crowd.dial(box.id) for _ in range(gateway.MOST)]
+    with pytest.raises(QuotaExceeded):
+        await crowd.dial(box.id)
+    theirs = await AsyncSandbox.connect(box.id, provider=RemoteProvider(server.url, api_key=server.key("host")))
+    assert (await theirs.exec("true")).ok
+    await theirs.close()
+    for channel in opened:
+        await channel.stream.aclose()
+    assert (await AsyncSandbox.connect(box.id, provider=crowd)).id == box.id
+    await (await crowd.dial(box.id)).stream.aclose()
 
 
 class Slow:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import anyio
 from starlette.websockets import WebSocket
 
 from skerry.core.config import limits
-from skerry.core.errors import ConnectionLost, InvalidArgument
+from skerry.core.errors import ConnectionLost, InvalidArgument, QuotaExceeded
 from skerry.server.access import Subject
 from skerry.server.context import About, Context, Ctx, Sandbox, Who
 from skerry.server.identity import Actor
@@ -27,6 +30,24 @@ BROKEN_PROTOCOL = 1002
 AGENT_GONE = 4503
 REMEMBER = 1.0
 """Seconds that an answer of the permission table is good for."""
+MOST = 64
+"""Connections of one actor to one sandbox: its agent takes 256 in all, and whoever only looks leaves some to others."""
+_open: Counter[tuple[str, str]] = Counter()
+
+
+@contextmanager
+def _place(actor: Actor, sandbox_id: str) -> Iterator[None]:
+    """Raises QuotaExceeded."""
+    who = (actor.id, sandbox_id)
+    if _open[who] >= MOST:
+        raise QuotaExceeded(f"you have {MOST} connections to this sandbox already", hint="close some, or share one")
+    _open[who] += 1
+    try:
+        yield
+    finally:
+        _open[who] -= 1
+        if not _open[who]:
+            del _open[who]
 
 
 class Rights:
@@ -49,14 +70,15 @@ class Rights:
 async def wire(socket: WebSocket, context: Ctx, actor: Who, subject: About, sandbox: Sandbox) -> None:
     if SUBPROTOCOL not in socket.scope["subprotocols"]:
         raise InvalidArgument(f"this needs the WebSocket subprotocol {SUBPROTOCOL}")
-    async with open_agent(context.provider, sandbox.id) as (hello, agent):
-        await socket.accept(subprotocol=SUBPROTOCOL)
-        trail = Trail(context, actor, subject)
-        with gone_is_fine():
-            async with trail.kept():
-                code, reason = await _Gateway(context, actor, subject, socket, agent, trail).run(hello)
-            if code:
-                await socket.close(code, reason)
+    with _place(actor, sandbox.id):
+        async with open_agent(context.provider, sandbox.id) as (hello, agent):
+            await socket.accept(subprotocol=SUBPROTOCOL)
+            trail = Trail(context, actor, subject)
+            with gone_is_fine():
+                async with trail.kept():
+                    code, reason = await _Gateway(context, actor, subject, socket, agent, trail).run(hello)
+                if code:
+                    await socket.close(code, reason)
 
 
 class _Gateway:
