@@ -831,7 +831,7 @@ MUTANTS = [
     Mutant(
         "a snapshot of strangers can be begun with",
         "src/skerry/server/creating.py",
-        "    await authorize(context.store, actor, Action.SNAPSHOT_READ, subject, operation=operation)\n",
+        "    await authorize(context.store, actor, Action.SNAPSHOT_WRITE, subject, operation=operation)\n",
         "    assert operation\n",
         "tests/server/routes/test_lifecycle.py::test_snapshots_are_taken_listed_restored_begun_with_and_removed",
     ),
@@ -894,10 +894,38 @@ MUTANTS = [
     ),
     Mutant(
         "a revoked key keeps its connections",
-        "src/skerry/server/streams/watch.py",
-        "        if key is None or not _lasts(key.expires_at):\n",
-        "        if key is not None and not _lasts(key.expires_at):\n",
+        "src/skerry/server/identity.py",
+        "        return key is not None and _lasts(key.expires_at)\n",
+        "        return key is None or _lasts(key.expires_at)\n",
         "tests/server/streams/test_gateway.py::test_a_key_that_is_revoked_ends_its_connections",
+    ),
+    Mutant(
+        "what was opened to write is left to who may only read",
+        "src/skerry/server/streams/gateway.py",
+        "            self._used.add(action)\n",
+        "            assert action\n",
+        "tests/server/streams/test_gateway.py::test_who_may_only_read_from_now_on_types_no_more_into_what_is_open",
+    ),
+    Mutant(
+        "a request that lasts outlives its right",
+        "src/skerry/server/routing.py",
+        '        owned = subject.on not in ("nothing", "projects")\n',
+        "        owned = False\n",
+        "tests/server/streams/test_revoked.py::test_who_is_put_out_does_not_wait_for_a_result[processes]",
+    ),
+    Mutant(
+        "a refusal overtakes what waits for a slow client",
+        "src/skerry/server/streams/gateway.py",
+        "        self._sending = anyio.Lock(fast_acquire=True)\n",
+        "        self._sending = anyio.Semaphore(9, fast_acquire=True)\n",
+        "tests/server/streams/test_gateway.py::test_a_refusal_never_comes_in_the_middle_of_what_the_agent_says",
+    ),
+    Mutant(
+        "a lease that was given up is ended all the same",
+        "src/skerry/server/leases.py",
+        "            if self._is_over(lease) and self._store.get(lease.kind, lease.id) == lease:\n",
+        "            if self._is_over(lease):\n",
+        "tests/server/streams/test_gateway.py::test_a_lease_that_is_given_up_while_others_are_ended_ends_nothing",
     ),
     Mutant(
         "a lease is tied to the server's own connection",
@@ -909,8 +937,8 @@ MUTANTS = [
     Mutant(
         "what a dead client held lives on",
         "src/skerry/server/leases.py",
-        "            if now - self._heard.get(lease.holder, self._began) > LIFETIME:\n",
-        "            if lease.holder not in self._heard:\n",
+        "        return time.monotonic() - self._heard.get(lease.holder, self._began) > LIFETIME\n",
+        "        return lease.holder not in self._heard\n",
         "tests/server/streams/test_gateway.py::test_what_a_dead_client_held_is_ended_and_a_living_one_s_is_not",
     ),
     Mutant(
