@@ -917,7 +917,7 @@ MUTANTS = [
         "a refusal overtakes what waits for a slow client",
         "src/skerry/server/streams/gateway.py",
         "        self._sending = anyio.Lock(fast_acquire=True)\n",
-        "        self._sending = anyio.Semaphore(9)\n",
+        "        self._sending = anyio.Semaphore(9, fast_acquire=True)\n",
         "tests/server/streams/test_gateway.py::test_a_refusal_never_comes_in_the_middle_of_what_the_agent_says",
     ),
     Mutant(
