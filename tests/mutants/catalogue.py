@@ -773,9 +773,9 @@ MUTANTS = [
     ),
     Mutant(
         "an id that is a path is destroyed",
-        "src/skerry/providers/local/engine.py",
-        "            self._check_id(sandbox_id)\n            before",
-        "            before",
+        "src/skerry/providers/local/store.py",
+        ' or "/" in sandbox_id or ',
+        " or ",
         "tests/providers/test_local.py::test_an_id_that_is_a_path_destroys_nothing[directory]",
     ),
     Mutant(
@@ -958,7 +958,7 @@ MUTANTS = [
     Mutant(
         "a request that changes something is repeated",
         "src/skerry/http/exchange.py",
-        '        return self.method in IDEMPOTENT or "Idempotency-Key" in self.headers\n',
+        '        return self.method in IDEMPOTENT or ("Idempotency-Key" in self.headers and self.path in KEYED)\n',
         "        return True\n",
         "tests/http/test_http.py::test_what_may_be_repeated_is_and_what_may_not_is_not",
     ),

@@ -249,26 +249,6 @@ async def test_a_snapshot_that_is_not_theirs_and_who_asked_for_it_is_in_the_audi
     assert ("user:other-far", "snapshot.write", "SNAPSHOT_NOT_FOUND") in found
 
 
-async def test_who_may_only_look_at_a_snapshot_makes_nothing_from_it(server: Running, provider: RemoteProvider) -> None:
-    """It has the values of variables, and what is made from it would be his own."""
-    box = await AsyncSandbox.create(provider, env={"PASSWORD": "hidden"})
-    kept = await box.snapshots.create()
-    server.share(server.project("far"), "looker", Role.READ)
-    theirs = RemoteProvider(server.url, api_key=server.key("looker"))
-    own = await AsyncSandbox.create(theirs)
-    assert (await theirs.find_snapshot(kept.id)).env_names == ("PASSWORD",)
-    for call in (theirs.create(SandboxSpec(snapshot=kept.id)), theirs.restore_snapshot(own.id, kept.id)):
-        with pytest.raises(PermissionDenied):
-            await call
-    with server.client_of("looker") as client:
-        for path in ("/v1/sandboxes", f"/v1/sandboxes/{own.id}/restore"):
-            answer = await anyio.to_thread.run_sync(lambda path=path: client.post(path, json={"snapshot": kept.id}))
-            assert (answer.status_code, answer.json()["code"]) == (403, "PERMISSION_DENIED")
-    await own.destroy()
-    await box.snapshots.delete(kept)
-    await box.destroy()
-
-
 async def test_two_projects_use_the_same_names(server: Running, provider: RemoteProvider) -> None:
     other = RemoteProvider(server.url, api_key=server.key("other-far"))
     mine, theirs = [await AsyncSandbox.create(which, name="same") for which in (provider, other)]

@@ -108,7 +108,7 @@ class Store:
 
     def directory(self, sandbox_id: str) -> Path:
         """Raises SandboxNotFound for what would lead to another place."""
-        if "/" in sandbox_id or "\0" in sandbox_id or not 3 < len(sandbox_id) < 100:
+        if not sandbox_id.startswith("sb-") or "/" in sandbox_id or "\0" in sandbox_id or len(sandbox_id) > 100:
             raise _not_found(sandbox_id)
         return self.sandboxes / sandbox_id
 
