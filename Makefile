@@ -53,7 +53,7 @@ test: ## everything that must hold: checks and all tests, with real sandboxes
 	@tools/setup.sh test
 	@$(MAKE) native
 	@$(MAKE) check
-	SKERRY_REQUIRE_REAL=1 tools/run_tests.sh -m "not alone" -n 3 --dist loadscope $(PYTEST_ARGS)
+	SKERRY_REQUIRE_REAL=1 tools/run_tests.sh -m "not alone" -n 4 --dist loadscope $(PYTEST_ARGS)
 	SKERRY_REQUIRE_REAL=1 tools/run_tests.sh -m alone $(PYTEST_ARGS)
 
 .PHONY: check
