@@ -404,7 +404,7 @@ def test_who_controls_and_who_may_not_is_in_the_audit(server: Running, key: str,
         (entry.actor, entry.outcome)
         for entry in server.context.store.audit.before(None)
         if entry.action == "sandbox.write"
-        and entry.target == f"sandbox {sandbox.id}"
+        and entry.target.startswith(f"sandbox {sandbox.id}")
         and "terminals" in entry.operation
     }
     assert {("user:typist", "ok"), ("user:onlooker", "PERMISSION_DENIED")} <= found
