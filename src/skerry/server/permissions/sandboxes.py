@@ -51,7 +51,7 @@ RULES: dict[tuple[str, str], Rule] = {
     ("POST", f"{S}/files/url"): _WRITE,
     ("GET", f"{S}/directories"): _READ,
     ("PUT", f"{S}/directories"): _STREAM,
-    # Values of variables may be secrets: whoever only looks is not shown them. (/proc is files: docs/design/security.md.)
+    # Values of variables may be secrets: whoever only looks is not shown them (but see docs/design/security.md).
     ("GET", f"{S}/env"): _WRITE,
     ("PATCH", f"{S}/env"): _WRITE,
     **{("GET", f"{S}/git/{path}"): _WRITE for path in ("status", "branches", "log", "diff")},
