@@ -46,7 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """`make test` runs these one at a time, the others four at a time."""
+    """`make test` runs these one at a time, the others three at a time."""
     here = Path(__file__).parent
     for item in items:
         path = item.path.relative_to(here)

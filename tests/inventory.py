@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -134,6 +135,14 @@ def processes_of(sandbox_id: str) -> set[int]:
         except OSError:
             continue
     return found
+
+
+def first_process_of(sandbox_id: str) -> int:
+    """The one that is 1 inside; numbers on the host begin again, so it need not have the lowest."""
+    for pid in processes_of(sandbox_id):
+        if re.search(r"^NSpid:.*\t1$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE):
+            return pid
+    raise LookupError(sandbox_id)
 
 
 def _namespaces(strangers: set[int]) -> Iterable[str]:

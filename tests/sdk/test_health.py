@@ -202,8 +202,7 @@ async def test_waiting_for_a_state_ends_when_it_is_there() -> None:
 async def test_a_sandbox_that_is_killed_becomes_failed() -> None:
     box = await AsyncSandbox.create(timeout=300)
     try:
-        for pid in sorted(inventory.processes_of(box.id))[:1]:
-            os.kill(pid, signal.SIGKILL)
+        os.kill(inventory.first_process_of(box.id), signal.SIGKILL)
         info = await box.wait_for_state(State.FAILED, timeout=30)
         assert info.reason
         report = await box.health_check()

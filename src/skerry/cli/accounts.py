@@ -113,8 +113,9 @@ def login(
     ] = None,
     output: options.Output = Format.TEXT,
 ) -> None:
-    """Remember a server and a key for later commands: they use its sandboxes until `skerry logout`.
+    """Use a server from now on: remember it and a key.
 
+    Later commands, and Python, use its sandboxes until `skerry logout`.
     By name and password a new key is made; or a key is read from standard input. Neither is taken from the command
     line, which other users of a machine can see. Without a URL: the server that runs on this machine.
 
@@ -185,9 +186,9 @@ def _read_secret(what: str) -> str:
 
 
 def logout(output: options.Output = Format.TEXT) -> None:
-    """Forget the server that `login` has stored: sandboxes are those of this machine again.
+    """Forget the server that `login` remembers.
 
-    The key itself stays: `skerry key revoke` ends it.
+    Sandboxes are those of this machine again. The key itself stays: `skerry key revoke` ends it.
 
     \b
     Example:
