@@ -27,7 +27,7 @@ native:
 	@$(MAKE) -s -C launcher
 	@$(MAKE) -s $(addprefix $(BIN)/, agent launcher dns seccomp.bpf)
 	@# Where PYTHONDONTWRITEBYTECODE is set nobody else does it, and every start takes twice as long.
-	@$(PYTHON) -m compileall -q --invalidation-mode checked-hash src
+	@$(PYTHON) -m compileall -q --invalidation-mode checked-hash -x templates/builtin src
 
 $(BIN)/agent: agent/build/agent
 $(BIN)/launcher: launcher/build/launcher
