@@ -55,17 +55,17 @@ class Hub:
         await self._directory.reconcile(infos)
         seen = {info.id: dataclasses.replace(info, last_active_at=None) for info in infos}
         for id in [id for id, info in seen.items() if self._seen.get(id) != info]:
-            try:
-                await self.collect(id)
-            except Corrupted as error:  # of this one alone: the others' turn comes all the same
-                log.error("cannot collect events: %s", str(error), extra={"code": error.code, "sandbox_id": id})
+            await self.collect(id)
         self._seen = seen
 
     async def collect(self, sandbox_id: str) -> None:
         """Store what is new of one sandbox."""
         try:
             events = await self._provider.events(sandbox_id, self._store.events.cursor(sandbox_id))
-        except (SandboxNotFound, Corrupted):  # a damaged one keeps nobody from the events of the others
+        except SandboxNotFound:
+            return
+        except Corrupted as error:  # of this one alone: the others' turn comes all the same
+            log.error("cannot collect events: %s", str(error), extra={"code": error.code, "sandbox_id": sandbox_id})
             return
         await self._add(sandbox_id, events)
 
