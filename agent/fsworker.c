@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <linux/capability.h>
+#include <linux/landlock.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -10,6 +11,7 @@
 #include <string.h>
 #include <sys/fsuid.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -42,6 +44,27 @@ static bool take_rights(const struct user *user)
     if ((gid_t)setfsgid((gid_t)-1) != user->gid || (uid_t)setfsuid((uid_t)-1) != user->uid)
         return false;
     return user->uid == 0 || syscall(SYS_capset, &header, none) == 0;
+}
+
+/*
+ * Whoever may only read files should not read the variables of processes, nor use what they have open; of the same user
+ * the kernel would allow it. To anybody inside a Landlock domain, processes outside it are out of reach in /proc. This one
+ * forbids nothing else that a worker does. False only if the kernel has it and fails.
+ */
+static bool leave_processes(void)
+{
+    const struct landlock_ruleset_attr handled = {LANDLOCK_ACCESS_FS_EXECUTE | LANDLOCK_ACCESS_FS_REFER};
+    int rules = (int)syscall(SYS_landlock_create_ruleset, &handled, sizeof handled, 0);
+
+    if (rules < 0)
+        return errno == ENOSYS || errno == EOPNOTSUPP || errno == EINVAL || errno == EPERM;
+    /* To move and link from one directory to another is forbidden in every domain that does not allow it. */
+    struct landlock_path_beneath_attr everywhere = {LANDLOCK_ACCESS_FS_REFER, open("/", O_PATH | O_CLOEXEC)};
+    bool done = syscall(SYS_landlock_add_rule, rules, LANDLOCK_RULE_PATH_BENEATH, &everywhere, 0) == 0
+                && prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && syscall(SYS_landlock_restrict_self, rules, 0) == 0;
+    close(everywhere.parent_fd);
+    close(rules);
+    return done;
 }
 
 void fs_send(struct fs *fs)
@@ -350,7 +373,7 @@ void fs_worker(int sock, const struct user *user, const char *workdir)
     signal(SIGCHLD, SIG_IGN); /* nobody waits for a removal */
     umask(0);                 /* every mode is given in full */
     fs.io = mmap(NULL, FS_IO, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (fs.io == MAP_FAILED || !take_rights(user))
+    if (fs.io == MAP_FAILED || !take_rights(user) || !leave_processes())
         _exit(1);
     serve(&fs);
     while (fs.jobs)

@@ -74,6 +74,18 @@ def test_files_of_proc_can_be_read(connection: Connection) -> None:
     assert info.size == 0
 
 
+def test_what_processes_keep_is_no_file(connection: Connection, work: Path) -> None:
+    _, started = connection.start("sleep", "60", env=(b"SECRET=hidden",))
+    process = Path(f"/proc/{started.pid}")
+    wait_until(lambda: (process / "cmdline").read_bytes() == b"sleep\x0060\x00")
+    assert b"SECRET=hidden" in (process / "environ").read_bytes()
+    connection.ask(wire.Symlink(path=b"link", target=os.fsencode(process)), INFO)
+    for path in (f"{process}/environ", f"{process}/task/{started.pid}/environ", "link/environ", f"{process}/mem"):
+        assert code_of(lambda path=path: connection.read(path)) == "PERMISSION_DENIED"
+    assert code_of(lambda: connection.stat(f"{process}/root/etc/passwd")) == "PERMISSION_DENIED"
+    assert connection.read(f"{process}/cmdline")[1] == b"sleep\x0060\x00"
+
+
 def test_many_files_at_once_on_one_connection(connection: Connection) -> None:
     contents = {f"f{number}": os.urandom(200_000 + number) for number in range(20)}
     writes = {}
@@ -337,6 +349,10 @@ def test_rename_chmod_chown_symlink(connection: Connection, work: Path) -> None:
     connection.ask(wire.Rename(path=b"c", target=b"b"), INFO)
     assert (work / "b").read_bytes() == b"a"
     assert code_of(lambda: connection.ask(wire.Rename(path=b"zz", target=b"b"), INFO)) == "FILE_NOT_FOUND"
+    for directory in (b"one", b"one/two"):
+        connection.ask(wire.MkDir(path=directory), INFO)
+    for source, target in ((b"b", b"one/b"), (b"one/b", b"one/two/b"), (b"one/two", b"two"), (b"two/b", b"b")):
+        connection.ask(wire.Rename(path=source, target=target), INFO)
     assert connection.ask(wire.Chmod(path=b"b", mode=0o600), INFO).mode == 0o600
     assert code_of(lambda: connection.ask(wire.Chmod(path=b"b", mode=0o77777), INFO)) == "INVALID_ARGUMENT"
     assert code_of(lambda: connection.ask(wire.Chown(path=b"b", owner="root"), INFO)) == "PERMISSION_DENIED"

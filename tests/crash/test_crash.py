@@ -105,7 +105,10 @@ def play_round(number: int, chance: random.Random, home: Path) -> dict[str, int]
 
 @pytest.mark.soak
 @pytest.mark.timeout(14400)
-def test_killed_clients_leave_exactly_what_they_own(skerry_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_killed_clients_leave_exactly_what_they_own(
+    skerry_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # what the dead ones transferred goes with it
     seed = int(os.environ.get("SKERRY_CRASH_SEED", time.time_ns() % 10**9))
     chance = random.Random(seed)
     Sandbox.list()  # the sweep of this process's first use is done

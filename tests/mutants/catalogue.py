@@ -183,6 +183,13 @@ MUTANTS = [
         "tests/agent/test_files.py::test_the_users_rights_are_what_counts[release]",
     ),
     Mutant(
+        "who may read files reads the variables of processes",
+        "agent/fsworker.c",
+        " || !leave_processes())",
+        " || (!leave_processes && true))",
+        "tests/server/streams/test_gateway.py::test_a_reader_does_not_get_the_variables_of_what_runs",
+    ),
+    Mutant(
         "a removal takes a link for what it points to",
         "agent/fsremove.c",
         "    if (lstat(path, &st) < 0)\n",

@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import anyio
 import httpx2
 import pytest
 
@@ -26,6 +27,7 @@ from skerry.server import instance, routing
 from skerry.server.ids import digest
 from skerry.server.logs import JsonLines, Lines
 from skerry.server.metrics import Metrics
+from skerry.server.permissions import Role
 from skerry.server.serving import first_link, listen
 from skerry.server.settings import Settings, load
 from skerry.server.store import Store, migrations
@@ -399,6 +401,27 @@ def test_nothing_stays_of_a_start_without_room(small: Path) -> None:
 
 
 # -- settings, instance, logs
+
+
+def test_who_was_removed_meanwhile_is_a_conflict_and_no_fault(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+
+    async def play() -> None:
+        host, gone = await store.users.add("host", admin=True), await store.users.add("gone")
+        ((project, _),) = store.projects.of_user(host.id)
+        await store.users.remove(gone.id)
+        for late in (
+            store.projects.set_member(project.id, gone.id, Role.READ),
+            store.users.add_link(gone.id, b"hash", lifetime=60),
+            store.users.add_session(gone.id, b"hash", lifetime=60, address=""),
+        ):
+            with pytest.raises(Conflict, match="removed meanwhile"):
+                await late
+        with pytest.raises(Conflict, match="taken by another"):
+            await store.users.add("host")
+
+    anyio.run(play)
+    store.close()
 
 
 def test_settings_come_from_the_file_the_environment_and_flags_in_this_order(tmp_path: Path) -> None:

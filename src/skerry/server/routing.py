@@ -20,7 +20,7 @@ from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
-from skerry.core.errors import SkerryError, Timeout, TooLarge
+from skerry.core.errors import SkerryError, Timeout, TooLarge, Unsupported
 from skerry.server.access import Subject, authorize, record
 from skerry.server.context import Context
 from skerry.server.identity import SAFE, Actor
@@ -78,11 +78,21 @@ class GuardedRoute(APIRoute):
     rule: Rule
     operation: str
 
+    @property
+    def keyed(self) -> bool:
+        """Whether it takes an Idempotency-Key."""
+        return any(parameter.alias == "idempotency-key" for parameter in self.dependant.header_params)
+
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] not in (self.methods or ()):
             await super().handle(scope, receive, send)  # refuses it
             return
         context, actor, subject = await _enter(self.rule, self.operation, scope)
+        if scope["method"] == "POST" and not self.keyed and "idempotency-key" in HTTPConnection(scope).headers:
+            raise Unsupported(
+                f"{self.operation} does not look at an Idempotency-Key: asked twice it is done twice",
+                hint="leave the header away, and look what is there before you repeat it",
+            )
         audited = self.rule.audit if self.rule.audit is not None else scope["method"] not in SAFE
         status = 0
 

@@ -52,7 +52,6 @@ class Settings:
     sign_in_rate: float = 0.2
     """Sign-ins a second for one address, `sign_in_burst` at once."""
     sign_in_burst: int = 10
-    max_json: int = 1 << 20
     max_connections: int = 4096
     header_timeout: float = 15.0
     """How long a client may take to send the head of a request."""
@@ -124,7 +123,7 @@ def _check_public(url: str) -> None:
         raise InvalidArgument(f"the setting public_url cannot be {url!r}", hint="write it like https://skerry.example")
 
 
-_ABOVE_ZERO = {"header_timeout", "session_lifetime", "max_json", "max_connections", "webhook_attempts"}
+_ABOVE_ZERO = {"header_timeout", "session_lifetime", "max_connections", "webhook_attempts"}
 """With 0 nothing would work; for others it means: none."""
 _HINTS = {name: hint for name, hint in get_type_hints(Settings).items() if name != "home"}
 

@@ -119,6 +119,15 @@ def test_the_same_key_gives_the_same_sandbox(owner: httpx2.Client, server: Runni
     assert theirs != first
 
 
+def test_a_key_is_refused_where_it_would_not_be_looked_at(owner: httpx2.Client, made: Any) -> None:
+    box, key = made(), {"idempotency-key": "once"}
+    refused = owner.post(f"/v1/sandboxes/{box}/exec", json={"command": "touch done"}, headers=key)
+    assert (refused.status_code, refused.json()["code"]) == (501, "UNSUPPORTED")
+    assert owner.post(f"/v1/sandboxes/{box}/clone", json={}, headers=key).status_code == 501
+    assert _exec(owner, box, "ls") == ""
+    _ok(owner.get(f"/v1/sandboxes/{box}", headers=key))  # asked twice it is the same
+
+
 def test_the_same_key_with_another_source_is_another_sandbox_over_remote_too(owner: httpx2.Client, made: Any) -> None:
     def create(source: str) -> httpx2.Response:
         spec = {"idempotency_key": f"sourced-{os.getpid()}", "source": source}

@@ -79,6 +79,27 @@ async def test_a_reader_reads_and_changes_nothing(server: Running, box: AsyncSan
     await seen.close()
 
 
+async def test_a_reader_does_not_get_the_variables_of_what_runs(server: Running, box: AsyncSandbox) -> None:
+    await box.env.set("KEPT", "secret-1")
+    sleeper = await box.processes.spawn(["sleep", "60"], env={"GIVEN": "secret-2"})
+    server.share(server.project("host"), "visitor", Role.READ)
+    seen = await AsyncSandbox.connect(box.id, provider=RemoteProvider(server.url, api_key=server.key("visitor")))
+    assert await seen.files.read("/proc/version")
+    pids = [entry.name for entry in await seen.files.list("/proc") if entry.name.isdigit()]
+    assert str(sleeper.pid) in pids
+    for user in ("user", "root"):
+        for path in (f"/proc/{pid}/{name}" for pid in (*pids, "self", "thread-self") for name in ("environ", "mem")):
+            try:
+                found = await seen.files.read(path, user=user)
+            except PermissionDenied:
+                continue
+            assert (user, found) == ("root", b"HOME=/root\0"), path  # of the worker that reads it
+    mine = await box.exec(f"cat /proc/{sleeper.pid}/environ")
+    assert "KEPT=secret-1" in mine.stdout and "GIVEN=secret-2" in mine.stdout
+    await sleeper.kill()
+    await seen.close()
+
+
 async def test_a_stranger_and_a_wrong_key_do_not_get_in(server: Running, box: AsyncSandbox) -> None:
     stranger = RemoteProvider(server.url, api_key=server.key("stranger"))
     for call in (stranger.dial, stranger.get, stranger.usage):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import subprocess
@@ -17,6 +18,9 @@ from skerry.providers.local.cgroup import Cgroups
 from skerry.providers.local.engine import Engine
 from skerry.providers.local.storage import choose, find_storage, missing_for_pool
 
+_LANDLOCK_CREATE_RULESET = 444  # on every architecture
+_ASK_FOR_VERSION = 1
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Check:
@@ -31,7 +35,8 @@ class Check:
 
 def checks() -> list[Check]:
     """Everything, in the order in which it matters; the last one really runs a sandbox."""
-    found = [_root(), _kernel(), _runtime(), _binaries(), _cgroups(), _home(), _storage(), _egress(), _docker()]
+    found = [_root(), _kernel(), _runtime(), _binaries(), _cgroups()]
+    found += [_home(), _storage(), _landlock(), _egress(), _docker()]
     if all(check.ok for check in found if check.required):
         found.append(_real_sandbox())
     return found
@@ -136,6 +141,21 @@ def _storage() -> Check:
         return {"pool": "a btrfs pool in a file", "btrfs": "btrfs, which SKERRY_HOME is on"}[kind]
 
     return _attempt("storage", look, required=False)
+
+
+def _landlock() -> Check:
+    """Without it, who may only read files of a sandbox reads the variables of its processes in /proc, too."""
+
+    def look() -> str:
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.syscall(_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint(_ASK_FOR_VERSION)) < 2:
+            raise ProviderUnavailable(
+                "who may only read files can read the variables of processes in /proc",
+                hint="boot with landlock in the kernel's lsm= list",
+            )
+        return "file calls cannot read the variables of processes"
+
+    return _attempt("landlock", look, required=False)
 
 
 def _egress() -> Check:

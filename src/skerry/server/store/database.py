@@ -17,7 +17,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
 
-from skerry.core.errors import Corrupted, DiskFull, ProviderUnavailable, SkerryError
+from skerry.core.errors import Conflict, Corrupted, DiskFull, ProviderUnavailable, SkerryError
 from skerry.server.store.backup import back_up, backups, schema_of
 
 T = TypeVar("T")
@@ -26,7 +26,8 @@ _PRAGMAS = ("journal_mode=WAL", "synchronous=NORMAL", "busy_timeout=5000", "fore
 
 
 class Database:
-    """One open file. Raises Corrupted, DiskFull or ProviderUnavailable for what SQLite cannot do."""
+    """One open file. Raises Corrupted, DiskFull or ProviderUnavailable for what SQLite cannot do, and Conflict for a row
+    that refers to one that is not there any more."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -112,8 +113,10 @@ def damaged(path: Path, what: str) -> Corrupted:
 def _translated(path: Path) -> Iterator[None]:
     try:
         yield
-    except sqlite3.IntegrityError:
-        raise  # a repository knows what it means
+    except sqlite3.IntegrityError as error:
+        if error.sqlite_errorcode != sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY:
+            raise  # a repository knows what it means
+        raise Conflict("what this belongs to was removed meanwhile") from error
     except sqlite3.DatabaseError as error:
         raise _translate(error, path) from error
 
