@@ -55,7 +55,7 @@ test: ## everything that must hold: checks and all tests, with real sandboxes
 	@tools/setup.sh test
 	@$(MAKE) native
 	@$(MAKE) check
-	SKERRY_REQUIRE_REAL=1 tools/run_tests.sh -m "not alone" -n 3 --dist loadscope $(PYTEST_ARGS)
+	SKERRY_REQUIRE_REAL=1 tools/run_tests.sh -m "not alone" -n 3 --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
 	SKERRY_REQUIRE_REAL=1 tools/run_tests.sh -m alone $(PYTEST_ARGS)
 
 .PHONY: check

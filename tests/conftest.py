@@ -22,6 +22,9 @@ ALONE = ("crash", "e2e", "isolation", "providers", "templates")
 BESIDE = ("templates/test_builtin.py",)
 """Modules in them that do not: they wait for networks and processes most of the time."""
 
+LONG = ("templates", "server", "conformance", "cli")
+"""Directories whose modules take long, the longest first."""
+
 _created = 0
 _skipped: list[str] = []
 _complaints: list[str] = []
@@ -46,12 +49,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """`make test` runs these one at a time, the others three at a time."""
+    """`make test` runs these one at a time, the others several at a time."""
     here = Path(__file__).parent
     for item in items:
         path = item.path.relative_to(here)
         if path.parts[0] in ALONE and str(path) not in BESIDE:
             item.add_marker("alone")
+    if any(item.get_closest_marker("alone") is None for item in items):
+        # Those whose modules take longest begin, so that no worker is left with one when the others are done.
+        rank = {name: number for number, name in enumerate(LONG)}
+        items.sort(key=lambda item: rank.get(item.path.relative_to(here).parts[0], len(LONG)))
 
 
 def _count_creates() -> None:

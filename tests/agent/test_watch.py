@@ -264,6 +264,7 @@ def quick() -> Iterator[Path]:
         yield Path(directory)
 
 
+@pytest.mark.parametrize("binary", ["all"], indirect=True, ids=["release"])  # the sanitizers take a minute for it
 def test_more_directories_than_can_be_watched_is_a_quota(connection: Connection, quick: Path) -> None:
     for number in range(33):
         os.mkdir(quick / str(number))

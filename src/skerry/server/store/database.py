@@ -26,8 +26,10 @@ _PRAGMAS = ("journal_mode=WAL", "synchronous=NORMAL", "busy_timeout=5000", "fore
 
 
 class Database:
-    """One open file. Raises Corrupted, DiskFull or ProviderUnavailable for what SQLite cannot do, and Conflict for a row
-    that refers to one that is not there any more."""
+    """One open file. Raises Corrupted, DiskFull or ProviderUnavailable for what SQLite cannot do.
+
+    A row that refers to one that is not there any more is a Conflict.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
