@@ -5,12 +5,13 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 forgiven=5
+cache=${SKERRY_TEST_CACHE:-.pytest_cache}
 
-pytest() { .venv/bin/python -m pytest "$@"; }
+pytest() { .venv/bin/python -m pytest -o "cache_dir=$cache" "$@"; }
 
 pytest --cache-clear "$@"
 code=$?
-again=.pytest_cache/v/skerry/again
+again=$cache/v/skerry/again
 [[ $code -eq 1 && -s $again ]] || exit "$code"
 mapfile -t failed < <(.venv/bin/python -c 'import json, sys; [print(name) for name in json.load(open(sys.argv[1]))]' "$again")
 ((${#failed[@]} > 0 && ${#failed[@]} <= forgiven)) || exit "$code"
