@@ -127,13 +127,14 @@ async def measure(counts: Counts, directory: Path, skerry: SkerryBackend, result
                 other = await enter_docker(stack, directory, results)
             backends.append((other, counts.docker_rounds, counts.docker_many, counts.docker_alive))
         await one_at_a_time(backends, counts.rounds, directory, skerry, results, progress)
-        await daily_life(counts, directory / "daily", skerry, results, progress)
-        await keep(counts, directory, skerry, results, progress)
         await many(backends, counts.bursts, results, progress)
         for backend, _, _, n in backends:
             if n:
                 with stage(progress, f"{n} alive: {backend.name}", n) as advance:
                     results.alive[backend.name] = await crowd.alive(backend, n, advance)
+        # What writes most comes last: many a disk is slow for minutes after it.
+        await keep(counts, directory, skerry, results, progress)
+        await daily_life(counts, directory / "daily", skerry, results, progress)
 
 
 async def enter_docker(stack: AsyncExitStack, directory: Path, results: Results) -> Backend:
