@@ -130,7 +130,7 @@ def _format(arguments: list[str]) -> Format:
 
 
 def _narrow(word: str) -> None:
-    """Leave only what is asked for: to make 74 commands takes longer than most of them do."""
+    """Leave only what is asked for: to make all commands takes longer than most of them do."""
     commands = [info for info in app.registered_commands if info.callback and _name(info, info.callback) == word]
     groups = [info for info in app.registered_groups if info.name == word]
     if (commands or groups) and word not in _SEES_ALL:
