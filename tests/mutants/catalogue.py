@@ -190,6 +190,20 @@ MUTANTS = [
         "tests/server/streams/test_gateway.py::test_a_reader_does_not_get_the_variables_of_what_runs",
     ),
     Mutant(
+        "a renewed certificate is not used before a restart",
+        "src/skerry/server/certificates.py",
+        "                context.load_cert_chain(cert, key)\n",
+        "",
+        "tests/server/test_certificates.py::test_a_certificate_that_is_renewed_is_used_without_a_restart",
+    ),
+    Mutant(
+        "the connection to a sandbox that somebody else has stopped stays open",
+        "src/skerry/providers/local/engine.py",
+        "        self.close_connection(sandbox_id)  # somebody else may have stopped the one that it was to\n",
+        "",
+        "tests/providers/test_lifecycle.py::test_a_start_closes_the_connection_to_what_somebody_else_has_stopped",
+    ),
+    Mutant(
         "a removal takes a link for what it points to",
         "agent/fsremove.c",
         "    if (lstat(path, &st) < 0)\n",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 import os
 import random
 import shutil
@@ -98,6 +99,13 @@ def test_a_stopped_sandbox_keeps_files_and_variables_and_nothing_else(engine: En
     assert sandbox.env.get("B") == "two\udc80words"
     assert sandbox.processes.list() == []
     assert [event.type for event in engine.events(made.id, 0)] == ["created", "ready", "stopped", "started"]
+
+
+def test_a_start_closes_the_connection_to_what_somebody_else_has_stopped(engine: Engine, home: Path) -> None:
+    sandbox_id = engine.create(SandboxSpec(timeout=60.0)).id
+    Engine(home).lifecycle.stop(sandbox_id, 0.0)
+    engine.lifecycle.start(sandbox_id)
+    gc.collect()  # an open socket that nobody has any more is a warning, and warnings are errors
 
 
 def test_stopping_asks_first_and_kills_after_the_time_given(engine: Engine) -> None:

@@ -6,13 +6,16 @@ import shutil
 import socket
 import ssl
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx2
 import pytest
 
 from skerry.core.errors import Corrupted, InvalidArgument
-from skerry.server.certificates import local_certificates
+from skerry.server import certificates
+from skerry.server.certificates import Certificates, local_certificates
 from tests.server.conftest import Running
 
 
@@ -33,6 +36,35 @@ def test_a_local_authority_makes_certificates_that_clients_verify(tmp_path: Path
     before = made.cert.read_bytes()
     renamed = local_certificates(tmp_path / "tls", frozenset({"other.example"}))
     assert renamed.cert.read_bytes() != before and renamed.fingerprint == made.fingerprint
+
+
+def test_a_certificate_that_is_renewed_is_used_without_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(certificates, "LOOK", 0.02)
+    first, second = (local_certificates(tmp_path / name, frozenset()) for name in ("tls", "other"))
+    running = Running(tmp_path / "home", tls_cert=str(first.cert), tls_key=str(first.key))
+
+    def believed(made: Certificates) -> bool:
+        try:
+            trusted = ssl.create_default_context(cafile=str(made.ca))
+            return httpx2.get(f"{running.url}/health", verify=trusted).status_code == 200
+        except httpx2.ConnectError:
+            return False
+
+    def eventually(done: Callable[[], bool]) -> bool:
+        until = time.monotonic() + 20
+        while not done() and time.monotonic() < until:
+            time.sleep(0.02)
+        return done()
+
+    assert believed(first) and not believed(second)
+    shutil.copy(second.key, first.key)
+    assert eventually(lambda: "stays" in caplog.text)
+    assert believed(first)  # as long as the two do not fit
+    shutil.copy(second.cert, first.cert)
+    assert eventually(lambda: believed(second)) and not believed(first)
+    running.stop()
 
 
 def works(directory: Path) -> bool:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import ipaddress
+import logging
 import os
+import ssl
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,14 +19,18 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from skerry.core.errors import Corrupted, InvalidArgument
+from skerry.core.errors import Corrupted, InvalidArgument, SkerryError
 from skerry.server.writing import write_whole
+
+log = logging.getLogger("skerry.server")
 
 DAY = datetime.timedelta(days=1)
 CA_LIFETIME = 3650 * DAY
 LIFETIME = 397 * DAY
 """What browsers take at most."""
 RENEW = 30 * DAY
+LOOK = 60.0
+"""Seconds after which a running server looks for a new one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,3 +172,40 @@ def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
 
 def _now() -> datetime.datetime:
     return datetime.datetime.now(datetime.UTC)
+
+
+def check_pair(cert: str | Path, key: str | Path) -> None:
+    """Raises InvalidArgument."""
+    try:
+        # With a password, so that an encrypted key is refused rather than asked for.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, password="")
+    except OSError as error:
+        hint = "both in PEM: the chain with the server's own first, and its key without a password"
+        raise InvalidArgument(f"tls_cert {cert} and tls_key {key} cannot be used: {error}", hint=hint) from error
+
+
+async def follow(context: ssl.SSLContext, cert: Path, key: Path, renew: Callable[[], object] | None) -> None:
+    """Let `context` greet with what is in the files now, whoever renews them; `renew` does where they are ours."""
+
+    def stamps() -> list[tuple[int, int, int]]:
+        return [(st.st_ino, st.st_size, st.st_mtime_ns) for st in (os.stat(cert), os.stat(key))]
+
+    def look() -> list[tuple[int, int, int]]:
+        if renew is not None:
+            renew()
+        found = stamps()
+        if found != taken:
+            check_pair(cert, key)  # not so while only one of the two is new
+        return found
+
+    taken = stamps()
+    while True:
+        await asyncio.sleep(LOOK)
+        try:
+            found = await asyncio.to_thread(look)
+            if found != taken:
+                context.load_cert_chain(cert, key)
+                taken = found
+                log.info("a new certificate is in use", extra={"file": str(cert)})
+        except (SkerryError, OSError) as error:
+            log.error("the certificate in use stays: %s", str(error))

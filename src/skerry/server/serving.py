@@ -13,11 +13,11 @@ import resource
 import secrets
 import signal
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import uvicorn
@@ -26,7 +26,7 @@ from fastapi import FastAPI
 from skerry.core.errors import InvalidArgument, ProviderUnavailable
 from skerry.server import instance
 from skerry.server.app import build_app
-from skerry.server.certificates import Certificates, local_certificates
+from skerry.server.certificates import Certificates, check_pair, follow, local_certificates
 from skerry.server.context import Context
 from skerry.server.ids import digest
 from skerry.server.protocol import bounded_protocol
@@ -72,18 +72,31 @@ class Server(uvicorn.Server):
     """Tells its streams to end before it waits for requests, and ends in bounded time."""
 
     def __init__(
-        self, app: FastAPI, settings: Settings, on_started: Callable[[], Awaitable[None]] | None = None
+        self,
+        app: FastAPI,
+        settings: Settings,
+        on_started: Callable[[], Awaitable[None]] | None = None,
+        renew: Callable[[], object] | None = None,
     ) -> None:
+        """`renew` is called now and then, for certificates that are ours."""
         super().__init__(config_of(app, settings))
         self.context: Context = app.state.context
         self._on_started = on_started
+        self._renew = renew
+        self._following: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        settings = self.context.settings
+        if self.config.ssl is not None:
+            following = follow(self.config.ssl, Path(settings.tls_cert), Path(settings.tls_key), self._renew)
+            self._following = asyncio.create_task(following)
         if self.started and self._on_started is not None:
             await self._on_started()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._following is not None:
+            self._following.cancel()
         self.context.stopping.set()
         self.context.events.wake()
         await super().shutdown(sockets)
@@ -150,19 +163,20 @@ def run(settings: Settings, on_ready: Callable[[Started], None]) -> None:
 
     _raise_limit()
     with instance.claimed(settings.directory):
-        certificates = None
+        certificates, renew = None, None
         if settings.tls and not settings.tls_cert:
-            certificates = local_certificates(settings.directory / "tls", settings.hosts())
+            renew = partial(local_certificates, settings.directory / "tls", settings.hosts())
+            certificates = renew()
             cert, key = str(certificates.cert), str(certificates.key)
             settings = dataclasses.replace(settings, tls_cert=cert, tls_key=key)
         if settings.tls_cert:
-            _check_pair(settings.tls_cert, settings.tls_key)
+            check_pair(settings.tls_cert, settings.tls_key)
         elif not settings.url.startswith("https:") and not _is_loopback(settings.host):
             log.warning("plain HTTP at %s: keys and passwords can be read on their way; use --tls", settings.host)
         listener, settings = listen(settings)
         app = build_app(settings)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(app, listener, settings, certificates, on_ready))
+            runner.run(_serve(app, listener, certificates, renew, on_ready))
 
 
 def _raise_limit() -> None:
@@ -171,16 +185,6 @@ def _raise_limit() -> None:
     most = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < most:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-
-
-def _check_pair(cert: str, key: str) -> None:
-    """Raises InvalidArgument."""
-    try:
-        # With a password, so that an encrypted key is refused rather than asked for.
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, password="")
-    except OSError as error:
-        hint = "both in PEM: the chain with the server's own first, and its key without a password"
-        raise InvalidArgument(f"tls_cert {cert} and tls_key {key} cannot be used: {error}", hint=hint) from error
 
 
 def _is_loopback(host: str) -> bool:
@@ -193,10 +197,12 @@ def _is_loopback(host: str) -> bool:
 async def _serve(
     app: FastAPI,
     listener: socket.socket,
-    settings: Settings,
     certificates: Certificates | None,
+    renew: Callable[[], object] | None,
     on_ready: Callable[[Started], None],
 ) -> None:
+    settings: Settings = app.state.context.settings
+
     async def started() -> None:
         link = await first_link(app.state.context)
         ca_file = None if certificates is None else str(certificates.ca)
@@ -204,7 +210,7 @@ async def _serve(
         instance.announce(settings.directory, settings.url, ca_file)
 
     try:
-        await Server(app, settings, started).serve([listener])
+        await Server(app, settings, started, renew).serve([listener])
     except SystemExit:  # uvicorn's word for a start that failed; the log has said why
         raise ProviderUnavailable("the server could not start", hint="see its log") from None
 

@@ -293,6 +293,7 @@ class Engine:
         return dataclasses.replace(self.store.release_slot(record), init=None)
 
     def _keep(self, sandbox_id: str, started: launch.Started) -> None:
+        self.close_connection(sandbox_id)  # somebody else may have stopped the one that it was to
         self._connections[sandbox_id] = started
         for oldest in list(self._connections)[:-KEPT_CONNECTIONS]:  # a copy: other threads change it
             self.close_connection(oldest)
