@@ -25,6 +25,12 @@ MODES = ["create", "lease", "exec", "transfer", "destroy", "open"]
 VICTIM = Path(__file__).with_name("victim.py")
 
 
+@pytest.fixture(autouse=True)
+def temporary_files_of_the_dead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they transferred goes with what else a test has."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+
+
 @dataclass
 class Story:
     """What a victim said before it died."""
@@ -105,10 +111,7 @@ def play_round(number: int, chance: random.Random, home: Path) -> dict[str, int]
 
 @pytest.mark.soak
 @pytest.mark.timeout(14400)
-def test_killed_clients_leave_exactly_what_they_own(
-    skerry_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("TMPDIR", str(tmp_path))  # what the dead ones transferred goes with it
+def test_killed_clients_leave_exactly_what_they_own(skerry_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     seed = int(os.environ.get("SKERRY_CRASH_SEED", time.time_ns() % 10**9))
     chance = random.Random(seed)
     Sandbox.list()  # the sweep of this process's first use is done
