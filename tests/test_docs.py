@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -26,11 +27,10 @@ def test_the_pages_that_must_run_are_among_those_that_do() -> None:
 
 
 @pytest.mark.parametrize("path", RUNNABLE, ids=name)
-def test_python_blocks_run_as_written_one_after_another(path: Path) -> None:
-    program = "\n".join(BLOCK.findall(path.read_text()))
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=100, check=False
-    )
+def test_python_blocks_run_as_written_one_after_another(path: Path, tmp_path: Path) -> None:
+    program = [sys.executable, "-W", "error", "-c", "\n".join(BLOCK.findall(path.read_text()))]
+    env = os.environ | {"TMPDIR": str(tmp_path)}
+    done = subprocess.run(program, env=env, capture_output=True, text=True, timeout=100, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
