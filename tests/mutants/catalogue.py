@@ -185,8 +185,15 @@ MUTANTS = [
     Mutant(
         "who may read files reads the variables of processes",
         "agent/fsworker.c",
-        " || !leave_processes())",
-        " || (!leave_processes && true))",
+        " && syscall(SYS_landlock_restrict_self, rules, 0) == 0;",
+        ";",
+        "tests/server/streams/test_gateway.py::test_a_reader_does_not_get_the_variables_of_what_runs",
+    ),
+    Mutant(
+        "who may read files reads the memory of root's file worker",
+        "agent/fscontent.c",
+        "    if (!err && !st->st_size && is_memory(*fd))\n",
+        "    if (!err && st->st_size && is_memory(*fd))\n",
         "tests/server/streams/test_gateway.py::test_a_reader_does_not_get_the_variables_of_what_runs",
     ),
     Mutant(
