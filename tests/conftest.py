@@ -63,10 +63,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("alone")
         elif not {str(path), path.parts[0]}.isdisjoint(QUIET):
             item.add_marker("quiet")
-    if any(item.get_closest_marker("alone") is None for item in items):
-        # Those whose modules take longest begin, so that no worker is left with one when the others are done.
-        rank = {name: number for number, name in enumerate(LONG)}
-        items.sort(key=lambda item: rank.get(item.path.relative_to(here).parts[0], len(LONG)))
+    # Those whose modules take longest begin, so that no worker is left with one when the others are done.
+    rank = {name: number for number, name in enumerate(LONG)}
+    items.sort(key=lambda item: rank.get(item.path.relative_to(here).parts[0], len(LONG)))
 
 
 def _count_creates() -> None:

@@ -49,8 +49,10 @@ def _input(stdin: bytes | int) -> Iterator[int]:
     """A descriptor to read it from."""
     if not isinstance(stdin, bytes):
         fd = os.open(os.devnull, os.O_RDONLY) if stdin == subprocess.DEVNULL else os.dup(stdin)
-        yield fd
-        os.close(fd)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
         return
 
     def feed() -> None:

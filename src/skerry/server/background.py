@@ -37,10 +37,10 @@ async def start(context: Context, tasks: TaskGroup) -> None:
         ("pruning", partial(_tidy, context)),
         ("backups", partial(_back_up, context)),
     ):
-        tasks.start_soon(_last, name, work)
+        tasks.start_soon(go_on, name, work)
 
 
-async def _last(name: str, work: Callable[[], Awaitable[None]]) -> None:
+async def go_on(name: str, work: Callable[[], Awaitable[None]]) -> None:
     """Begin `work` again when it fails: else the others would end with it, and requests be answered without them."""
     while True:
         try:

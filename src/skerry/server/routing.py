@@ -78,21 +78,21 @@ class GuardedRoute(APIRoute):
     rule: Rule
     operation: str
 
-    @property
-    def keyed(self) -> bool:
-        """Whether it takes an Idempotency-Key."""
-        return any(parameter.alias == "idempotency-key" for parameter in self.dependant.header_params)
+    def _refuse_key(self, scope: Scope) -> None:
+        """Raises Unsupported for an Idempotency-Key that the handler would not look at."""
+        if scope["method"] != "POST" or not any(name == b"idempotency-key" for name, _ in scope["headers"]):
+            return
+        if not any(parameter.alias == "idempotency-key" for parameter in self.dependant.header_params):
+            raise Unsupported(
+                f"{self.operation} does not look at an Idempotency-Key: asked twice it is done twice",
+                hint="leave the header away, and look what is there before you repeat it",
+            )
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] not in (self.methods or ()):
             await super().handle(scope, receive, send)  # refuses it
             return
         context, actor, subject = await _enter(self.rule, self.operation, scope)
-        if scope["method"] == "POST" and not self.keyed and "idempotency-key" in HTTPConnection(scope).headers:
-            raise Unsupported(
-                f"{self.operation} does not look at an Idempotency-Key: asked twice it is done twice",
-                hint="leave the header away, and look what is there before you repeat it",
-            )
         audited = self.rule.audit if self.rule.audit is not None else scope["method"] not in SAFE
         status = 0
 
@@ -106,6 +106,7 @@ class GuardedRoute(APIRoute):
         # What belongs to a project is what somebody may be put out of while a request about it lasts.
         owned = subject.on not in ("nothing", "projects")
         try:
+            self._refuse_key(scope)
             with while_allowed(context, actor, subject, self.rule.action) if owned else nullcontext():
                 await super().handle(scope, bounded(receive, self.rule.body, scope), sent)
         except SkerryError as error:

@@ -26,6 +26,7 @@ from fastapi import FastAPI
 from skerry.core.errors import InvalidArgument, ProviderUnavailable
 from skerry.server import instance
 from skerry.server.app import build_app
+from skerry.server.background import go_on
 from skerry.server.certificates import Certificates, check_pair, follow, local_certificates
 from skerry.server.context import Context
 from skerry.server.ids import digest
@@ -88,9 +89,10 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         settings = self.context.settings
-        if self.config.ssl is not None:
-            following = follow(self.config.ssl, Path(settings.tls_cert), Path(settings.tls_key), self._renew)
-            self._following = asyncio.create_task(following)
+        if self.started and self.config.ssl is not None:
+            cert, key = Path(settings.tls_cert), Path(settings.tls_key)
+            work = partial(follow, self.config.ssl, cert, key, self._renew)
+            self._following = asyncio.create_task(go_on("certificates", work))
         if self.started and self._on_started is not None:
             await self._on_started()
 

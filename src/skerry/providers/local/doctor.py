@@ -147,7 +147,7 @@ def _landlock() -> Check:
     """Without it, who may only read files of a sandbox reads the variables of its processes in /proc, too."""
 
     def look() -> str:
-        libc = ctypes.CDLL(None, use_errno=True)
+        libc = ctypes.CDLL(None)
         if libc.syscall(_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint(_ASK_FOR_VERSION)) < 2:
             raise ProviderUnavailable(
                 "who may only read files can read the variables of processes in /proc",
