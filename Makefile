@@ -26,7 +26,7 @@ setup: ## install what is missing, make .venv, build the native parts
 native:
 	@$(MAKE) -s -C agent
 	@$(MAKE) -s -C launcher
-	@$(MAKE) -s $(addprefix $(BIN)/, agent launcher dns seccomp.bpf)
+	@$(MAKE) -s $(addprefix $(BIN)/, agent launcher dns seccomp.bpf libsystemd.so.0)
 	@# Where PYTHONDONTWRITEBYTECODE is set nobody else does it, and every start takes twice as long.
 	@$(PYTHON) -m compileall -q --invalidation-mode checked-hash -x templates/builtin src
 
@@ -34,6 +34,7 @@ $(BIN)/agent: agent/build/agent
 $(BIN)/launcher: launcher/build/launcher
 $(BIN)/dns: launcher/build/dns
 $(BIN)/seccomp.bpf: launcher/build/seccomp.bpf
+$(BIN)/libsystemd.so.0: launcher/build/libsystemd.so.0
 $(BIN)/%:
 	@mkdir -p $(BIN)
 	@cp $< $@.new && mv -f $@.new $@ # renamed, since a running sandbox may have the old one open

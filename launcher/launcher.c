@@ -3,7 +3,7 @@
  * Nothing it mounts is visible on the host, so a crash at any point leaves no mount behind. The work is in C because a
  * Python process cannot enter namespaces without taking all its threads along, and because this is the hot path of create.
  *
- *   launcher parent=PID ids=BASE userns=FILE log=FILE [mask=DIR] [join=FILE …] lower=DIR … upper=DIR scratch=DIR root=DIR [bind=PATH:SOURCE …]
+ *   launcher parent=PID ids=BASE userns=FILE netns=FILE log=FILE [mask=DIR] [join=FILE …] lower=DIR … upper=DIR scratch=DIR root=DIR [bind=PATH:SOURCE …]
  *            [volume=rw|ro:LENGTH:PATH:LENGTH:SUBPATH:SOURCE …] [inotify=N] [files=N] [oom=FILE:FD] [go=FD] [unsynced=1] -- RUNTIME ARG …
  *
  * parent   who started it: the launcher and the runtime die with that process
@@ -19,10 +19,10 @@
  * ids      first host id of the sandbox's 65,536
  * inotify, files  how many inotify instances the sandbox, and open files each of its processes, may have
  * oom      a file to leave open for reading as FD
- * go       where a byte says that the layers, the groups and the runtime's configuration are there: until then only the
- *          namespaces are made, while the caller prepares the rest
+ * go       where a byte says that the layers are there, and a second one that the groups and the runtime's configuration are: the
+ *          namespaces are made while the caller prepares the former, the layers are mounted while it prepares the latter
  * unsynced what programs in the sandbox ask to be on disk may stay in memory; such an upper cannot be mounted again
- * userns   a file on which the user namespace is mounted, for the runtime to join
+ * userns, netns   files on which the user and the network namespace are mounted, for the runtime to join
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -30,6 +30,7 @@
 #include <linux/capability.h>
 #include <linux/mount.h>
 #include <linux/openat2.h>
+#include <net/if.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -37,8 +38,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/fsuid.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -57,7 +60,7 @@ int mount(const char *source, const char *target, const char *type, unsigned lon
 struct plan {
     unsigned ids;
     pid_t parent;
-    const char *mask, *upper, *scratch, *root, *userns, *inotify;
+    const char *mask, *upper, *scratch, *root, *userns, *netns, *inotify;
     char *oom;
     int go;
     unsigned long files;
@@ -121,33 +124,69 @@ static void write_map(pid_t pid, const char *which, unsigned ids) {
     write_file(path, map);
 }
 
-/* Make the sandbox's user namespace, mount it where the runtime will look, and return a descriptor of it. */
-static int make_userns(const struct plan *plan) {
-    int ready[2], go[2];
-    char byte = 0, path[64];
-    if (pipe2(ready, O_CLOEXEC) || pipe2(go, O_CLOEXEC)) die("pipe");
-    pid_t pid = fork();
-    if (pid < 0) die("fork");
-    if (pid == 0) {
-        close(ready[0]), close(go[1]); /* or it would wait for itself when the launcher is killed */
-        enter_userns(plan->ids);
-        if (write(ready[1], &byte, 1) != 1 || read(go[0], &byte, 1) != 1) _exit(1);
-        if (plan->inotify) write_file("/proc/sys/user/max_inotify_instances", plan->inotify);
-        _exit(0);
+/* The process that makes the sandbox's namespaces and holds them until they are mounted where the runtime will look. */
+struct holder {
+    pid_t pid;
+    int hear, tell;
+};
+
+static int hears(int fd) {
+    char byte;
+    return read(fd, &byte, 1) == 1;
+}
+
+static int tells(int fd) { return write(fd, "", 1) == 1; }
+
+static void raise_loopback(void) {
+    struct ifreq request = {.ifr_name = "lo", .ifr_flags = IFF_UP};
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd < 0 || ioctl(fd, SIOCSIFFLAGS, &request)) die("loopback");
+    close(fd);
+}
+
+__attribute__((noreturn)) static void hold(const struct plan *plan, int hear, int tell) {
+    enter_userns(plan->ids);
+    if (!tells(tell) || !hears(hear)) _exit(1);
+    if (plan->inotify) write_file("/proc/sys/user/max_inotify_instances", plan->inotify);
+    if (unshare(CLONE_NEWNET)) die("unshare network namespace");
+    raise_loopback();
+    _exit(!tells(tell) || !hears(hear));
+}
+
+static void mount_namespace(const struct holder *holder, const char *which, const char *target) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/ns/%s", holder->pid, which);
+    if (mount(path, target, NULL, MS_BIND, NULL)) die("mount %s", target);
+}
+
+/* Make the user namespace and return a descriptor of it; the holder goes on to the network namespace, which takes a millisecond. */
+static int begin_namespaces(const struct plan *plan, struct holder *holder) {
+    int up[2], down[2];
+    if (pipe2(up, O_CLOEXEC) || pipe2(down, O_CLOEXEC)) die("pipe");
+    holder->pid = fork();
+    if (holder->pid < 0) die("fork");
+    if (holder->pid == 0) {
+        close(up[0]), close(down[1]); /* or it would wait for itself when the launcher is killed */
+        hold(plan, down[0], up[1]);
     }
-    close(ready[1]);
-    if (read(ready[0], &byte, 1) != 1) die("user namespace");
-    write_map(pid, "uid", plan->ids);
-    write_map(pid, "gid", plan->ids);
-    snprintf(path, sizeof path, "/proc/%d/ns/user", pid);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) die("open %s", path);
-    if (mount(path, plan->userns, NULL, MS_BIND, NULL)) die("mount %s", plan->userns);
-    if (write(go[1], &byte, 1) != 1) die("user namespace");
-    int status;
-    if (waitpid(pid, &status, 0) != pid || status != 0) die("user namespace");
-    close(ready[0]), close(go[0]), close(go[1]);
+    close(up[1]), close(down[0]);
+    holder->hear = up[0], holder->tell = down[1];
+    if (!hears(holder->hear)) die("user namespace");
+    write_map(holder->pid, "uid", plan->ids);
+    write_map(holder->pid, "gid", plan->ids);
+    mount_namespace(holder, "user", plan->userns);
+    int fd = open(plan->userns, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) die("open %s", plan->userns);
+    if (!tells(holder->tell)) die("user namespace");
     return fd;
+}
+
+static void finish_namespaces(const struct plan *plan, struct holder *holder) {
+    int status;
+    if (!hears(holder->hear)) die("network namespace");
+    mount_namespace(holder, "net", plan->netns);
+    if (!tells(holder->tell) || waitpid(holder->pid, &status, 0) != holder->pid || status != 0) die("network namespace");
+    close(holder->hear), close(holder->tell);
 }
 
 /* A copy of the mount of the open directory `source`, which is closed, in which the ids 0… on disk are the sandbox's ids: layers
@@ -317,10 +356,8 @@ static void die_with(pid_t parent) {
     if (getppid() != parent) _exit(1); /* it died before that took hold */
 }
 
-static void await_go(int fd) {
-    char byte;
-    if (read(fd, &byte, 1) != 1) _exit(1); /* the caller gave up */
-    close(fd);
+static void await_go(const struct plan *plan) {
+    if (plan->go && !hears(plan->go)) _exit(1); /* the caller gave up */
 }
 
 /* Opens `path` as the descriptor `number`, whatever that was. */
@@ -365,6 +402,7 @@ static char **parse(int argc, char **argv, struct plan *plan) {
         else if (matches(argv[i], "scratch", &value)) plan->scratch = value;
         else if (matches(argv[i], "root", &value)) plan->root = value;
         else if (matches(argv[i], "userns", &value)) plan->userns = value;
+        else if (matches(argv[i], "netns", &value)) plan->netns = value;
         else if (matches(argv[i], "oom", &value)) plan->oom = argv[i] + 4;
         else if (matches(argv[i], "go", &value)) plan->go = atoi(value);
         else if (matches(argv[i], "unsynced", &value)) plan->unsynced = atoi(value);
@@ -383,7 +421,7 @@ static char **parse(int argc, char **argv, struct plan *plan) {
 int main(int argc, char **argv) {
     struct plan plan = {0};
     char **runtime = parse(argc, argv, &plan);
-    if (!*runtime || plan.ids < ID_COUNT || !plan.lowers || !plan.upper || !plan.scratch || !plan.root || !plan.userns)
+    if (!*runtime || plan.ids < ID_COUNT || !plan.lowers || !plan.upper || !plan.scratch || !plan.root || !plan.userns || !plan.netns)
         errno = EINVAL, die("usage");
     die_with(plan.parent);
     if (plan.oom) open_as("/dev/null", O_PATH, oom_number(plan.oom)); /* nothing else is to get that number */
@@ -391,19 +429,23 @@ int main(int argc, char **argv) {
     if (unshare(CLONE_NEWNS)) die("unshare mount namespace");
     if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL)) die("private mounts");
     if (plan.mask && mount("tmpfs", plan.mask, "tmpfs", 0, "size=64k")) die("mask %s", plan.mask);
-    int userns = make_userns(&plan);
-    if (plan.go) await_go(plan.go);
-    /* "0" is the writer itself: moving a single thread skips the kernel's global fork lock, which can cost 10 ms */
-    for (int i = 0; i < plan.joins; i++) write_file(plan.join[i], "0");
-    if (plan.oom) open_oom(plan.oom);
-    if (plan.files) limit(RLIMIT_NOFILE, plan.files);
-    limit(RLIMIT_CORE, 0);
+    struct holder holder;
+    int userns = begin_namespaces(&plan, &holder);
+    await_go(&plan);
     mount_root(&plan, userns);
     int root = open_directory(plan.root);
     /* volumes first: wherever the sandbox's links lead them, they never cover the system or the agent */
     for (int i = 0; i < plan.volumes; i++) mount_volume(&plan, root, plan.volume[i], userns);
     for (int i = 0; i < plan.binds; i++) mount_bound(root, plan.bind[i]);
     if (chdir("/")) die("chdir /");
+    finish_namespaces(&plan, &holder);
+    await_go(&plan);
+    if (plan.go) close(plan.go);
+    /* "0" is the writer itself: moving a single thread skips the kernel's global fork lock, which can cost 10 ms */
+    for (int i = 0; i < plan.joins; i++) write_file(plan.join[i], "0");
+    if (plan.oom) open_oom(plan.oom);
+    if (plan.files) limit(RLIMIT_NOFILE, plan.files);
+    limit(RLIMIT_CORE, 0);
     die_with(plan.parent);
     run(&plan, root, runtime);
 }

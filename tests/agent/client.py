@@ -119,6 +119,15 @@ class Agent:
             assert connection.next(0).type == Type.HELLO
         return connection
 
+    def children(self) -> list[int]:
+        """Its file workers, and whatever serves a command."""
+        path = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        return [int(pid) for pid in path.read_text().split()]
+
+    def descriptors(self) -> int:
+        """How many it has open."""
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
     def last_words(self) -> wire.LastWords | None:
         """What it has left, once it has ended."""
         self.process.wait(30)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.agent.client import Agent, Connection
+from tests.agent.client import Agent, Connection, wait_until
 
 SOURCE = Path(__file__).parents[2] / "agent"
 
@@ -61,7 +61,10 @@ def agent(make_agent: Callable[..., Agent]) -> Agent:
 
 @pytest.fixture
 def connection(agent: Agent) -> Connection:
-    return agent.connect()
+    """To an agent that has started its first file workers, which it does right after the first HELLO."""
+    connection = agent.connect()
+    wait_until(lambda: len(agent.children()) == (1 if agent.user == "root" else 2))
+    return connection
 
 
 @pytest.fixture

@@ -460,17 +460,12 @@ def test_a_remove_that_is_refused_says_so(connection: Connection, work: Path) ->
     assert (work / "tree/closed/theirs").exists()
 
 
-def workers(agent: Agent) -> list[int]:
-    children = subprocess.run(["ps", "--ppid", str(agent.process.pid), "-o", "pid="], capture_output=True, check=False)
-    return [int(pid) for pid in children.stdout.split()]
-
-
 def test_a_killed_worker_fails_its_streams_and_is_replaced(agent: Agent, connection: Connection, work: Path) -> None:
     stream = connection.open(wire.Write(path=b"file"))
     connection.data(stream, b"half")
     wait_until(lambda: len(temps(work)) == 1)
-    assert len(workers(agent)) == 2
-    for pid in workers(agent):
+    assert len(agent.children()) == 2
+    for pid in agent.children():
         os.kill(pid, signal.SIGKILL)
     assert code_of(lambda: connection.reply(stream, INFO)) == "IO_ERROR"
     for _ in range(3):
@@ -482,7 +477,7 @@ def test_a_worker_that_hangs_stalls_neither_commands_nor_the_agents_memory(
     agent: Agent, connection: Connection
 ) -> None:
     connection.stat("/")
-    pids = workers(agent)
+    pids = agent.children()
     for pid in pids:
         trace(pid)
     other = agent.connect()
@@ -504,7 +499,7 @@ def test_a_worker_that_hangs_stalls_neither_commands_nor_the_agents_memory(
 
 
 def test_the_user_can_neither_signal_nor_read_the_workers(agent: Agent, connection: Connection) -> None:
-    for pid in workers(agent):
+    for pid in agent.children():
         result = connection.sh(f"kill -9 {pid}; cat /proc/{pid}/environ")
         assert result.exit.exit_code != 0
         assert result.stdout == b""
@@ -513,7 +508,7 @@ def test_the_user_can_neither_signal_nor_read_the_workers(agent: Agent, connecti
 
 def test_a_worker_of_the_user_has_no_capability(agent: Agent, connection: Connection) -> None:
     sets = []
-    for pid in workers(agent):
+    for pid in agent.children():
         status = dict(
             line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":\t" in line
         )

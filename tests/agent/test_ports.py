@@ -67,13 +67,6 @@ def received(connection: Connection, stream: int) -> bytes:
             return b"".join(parts)
 
 
-def descriptors(agent: Agent, connection: Connection | None = None) -> int:
-    """How many the agent has; with a connection, once its own helpers have all been started."""
-    if connection is not None:
-        connection.ask(wire.Stats(), wire.StatsReply)
-    return len(os.listdir(f"/proc/{agent.process.pid}/fd"))
-
-
 def test_listening_ports_are_listed_once_sorted_and_readable(connection: Connection) -> None:
     with listening() as first, listening("::1") as second, listening("::") as third:
         with listening(port=port_of(first)), socket.socket(socket.AF_INET6) as mapped:
@@ -95,7 +88,7 @@ def test_listening_ports_are_listed_once_sorted_and_readable(connection: Connect
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
 def test_bytes_and_ends_go_both_ways(address: str, agent: Agent, connection: Connection) -> None:
-    before = descriptors(agent, connection)
+    before = agent.descriptors()
     with listening(address) as listener:
         stream = connection.open(wire.Dial(port=port_of(listener)))
         connection.data(stream, b"early", end=False)
@@ -112,7 +105,7 @@ def test_bytes_and_ends_go_both_ways(address: str, agent: Agent, connection: Con
             assert received(connection, stream) == b"answer after the end"
             done = connection.reply(stream, wire.DialDone)
             assert (done.sent, done.received) == (14, 20)
-    wait_until(lambda: descriptors(agent) == before)
+    wait_until(lambda: agent.descriptors() == before)
 
 
 def test_a_server_may_close_first(connection: Connection) -> None:
@@ -129,7 +122,7 @@ def test_a_server_may_close_first(connection: Connection) -> None:
 
 
 def test_close_resets_the_connection(agent: Agent, connection: Connection) -> None:
-    before = descriptors(agent, connection)
+    before = agent.descriptors()
     with listening() as listener:
         stream = dial(connection, port_of(listener))
         peer, _ = listener.accept()
@@ -144,7 +137,7 @@ def test_close_resets_the_connection(agent: Agent, connection: Connection) -> No
             other.close()
             with pytest.raises(ConnectionResetError):
                 peer.recv(1)
-    wait_until(lambda: descriptors(agent) == before)
+    wait_until(lambda: agent.descriptors() == before)
 
 
 def test_a_reset_by_the_server_is_an_error_after_what_it_sent(connection: Connection) -> None:
@@ -250,7 +243,7 @@ def test_more_input_than_was_granted_ends_the_connection(agent: Agent) -> None:
 
 
 def test_a_sandbox_has_at_most_1024_connections(agent: Agent, connection: Connection) -> None:
-    before = descriptors(agent, connection)
+    before = agent.descriptors()
     with listening() as listener:
         accepted = []
         streams = []
@@ -270,4 +263,4 @@ def test_a_sandbox_has_at_most_1024_connections(agent: Agent, connection: Connec
         other.close()
         for stream in streams[1:]:
             connection.send(stream, Type.CLOSE)
-    wait_until(lambda: descriptors(agent) == before)
+    wait_until(lambda: agent.descriptors() == before)

@@ -426,13 +426,9 @@ def test_only_running_terminals_can_be_resized(connection: Connection) -> None:
         attach(connection, 4711)
 
 
-def descriptors(agent: Agent) -> int:
-    return len(os.listdir(f"/proc/{agent.process.pid}/fd"))
-
-
 def test_nothing_is_left_of_terminals_that_have_ended(agent: Agent, connection: Connection) -> None:
     connection.sh("true")
-    before = descriptors(agent)
+    before = agent.descriptors()
     for turn in range(30):
         terminals = [shell(connection, f"echo {turn}; read x") for _ in range(5)]
         for terminal in terminals:
@@ -442,7 +438,7 @@ def test_nothing_is_left_of_terminals_that_have_ended(agent: Agent, connection: 
             assert terminal.finish().exit_code == 0
         with pytest.raises(AgentError):
             open_terminal(connection, "no-such-program")
-    wait_until(lambda: descriptors(agent) <= before)  # fewer: the first command's may still have been open
+    wait_until(lambda: agent.descriptors() <= before)  # fewer: the first command's may still have been open
 
 
 def test_many_terminals_at_once_each_keep_to_themselves(agent: Agent, connection: Connection) -> None:

@@ -23,14 +23,9 @@ def code_of(action: Callable[[], object]) -> str:
     return caught.value.code
 
 
-def workers(agent: Agent) -> list[int]:
-    path = Path(f"/proc/{agent.process.pid}/task/{agent.process.pid}/children")
-    return [int(pid) for pid in path.read_text().split()]
-
-
 def instances(agent: Agent) -> int:
     count = 0
-    for pid in workers(agent):
+    for pid in agent.children():
         for fd in Path(f"/proc/{pid}/fd").iterdir():
             try:
                 count += "inotify" in os.readlink(fd)
@@ -40,7 +35,7 @@ def instances(agent: Agent) -> int:
 
 
 def resident_kb(agent: Agent) -> int:
-    lines = [Path(f"/proc/{pid}/status").read_text() for pid in workers(agent)]
+    lines = [Path(f"/proc/{pid}/status").read_text() for pid in agent.children()]
     return max(int(text.split("VmRSS:")[1].split()[0]) for text in lines)
 
 

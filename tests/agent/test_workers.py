@@ -18,30 +18,21 @@ from tests.agent.conftest import build
 INFO = wire.FileInfoMessage
 
 
-def children(pid: int) -> list[int]:
-    found = subprocess.run(["ps", "--ppid", str(pid), "-o", "pid="], capture_output=True, check=False)
-    return [int(child) for child in found.stdout.split() if Path(f"/proc/{child.decode()}").exists()]
-
-
-def descriptors(agent: Agent) -> int:
-    return len(os.listdir(f"/proc/{agent.process.pid}/fd"))
-
-
 def test_a_worker_that_is_stopped_goes_on(agent: Agent, connection: Connection) -> None:
     connection.stat("/")
-    for pid in children(agent.process.pid):
+    for pid in agent.children():
         os.kill(pid, signal.SIGSTOP)
     assert connection.stat("/").type_name == "dir"
 
 
 def test_signals_that_can_be_caught_do_nothing_to_a_worker(agent: Agent, connection: Connection) -> None:
     connection.stat("/")
-    workers = children(agent.process.pid)
+    workers = agent.children()
     for pid in workers:
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGXFSZ):
             os.kill(pid, number)
     assert connection.stat("/").type_name == "dir"
-    assert children(agent.process.pid) == workers
+    assert agent.children() == workers
 
 
 def test_what_a_killed_worker_has_not_begun_is_done_by_the_next(
@@ -51,7 +42,7 @@ def test_what_a_killed_worker_has_not_begun_is_done_by_the_next(
     begun = connection.open(wire.Write(path=b"begun"))
     connection.data(begun, b"half")
     wait_until(lambda: any(work.iterdir()))
-    before, workers = descriptors(agent), children(agent.process.pid)
+    before, workers = agent.descriptors(), agent.children()
     for pid in workers:
         trace(pid)
     stats = [connection.open(wire.Stat(path=b"/")) for _ in range(50)]
@@ -72,17 +63,13 @@ def test_what_a_killed_worker_has_not_begun_is_done_by_the_next(
     assert (work / "whole").read_bytes() == content
     with pytest.raises(AgentError, match="FILE_NOT_FOUND"):
         connection.reply(missing, INFO)
-    assert descriptors(agent) <= before
-    assert len(children(agent.process.pid)) <= 2
+    assert agent.descriptors() <= before
+    assert len(agent.children()) <= 2
 
 
 def test_streams_that_get_nothing_leave_credit_to_the_others(agent: Agent, connection: Connection) -> None:
     connection.write("file", b"x" * 1_000_000)
-    users = [
-        pid
-        for pid in children(agent.process.pid)
-        if "\nUid:\t0\t0\t0\t1000\n" in Path(f"/proc/{pid}/status").read_text()
-    ]
+    users = [pid for pid in agent.children() if "\nUid:\t0\t0\t0\t1000\n" in Path(f"/proc/{pid}/status").read_text()]
     assert len(users) == 1
     trace(users[0])
     try:
@@ -99,7 +86,7 @@ def test_a_removal_that_is_killed_is_an_error(agent: Agent, connection: Connecti
     for number in range(8000):
         (work / f"tree/{number}").touch()
     os.chown(work / "tree", 1000, 1000)
-    workers = children(agent.process.pid)
+    workers = agent.children()
     stream = connection.open(wire.Remove(path=b"tree", flags=1))
     found: list[int] = []
     while not found:  # without a pause: it does not take long
@@ -142,7 +129,7 @@ def test_a_file_system_that_hangs_holds_back_nobody_else(hasty: Agent, hung: Pat
     connection = hasty.connect()
     work = Path(os.fsdecode(hasty.workdir))
     connection.stat("/")
-    before = descriptors(hasty)
+    before = hasty.descriptors()
     began = time.monotonic()
     stuck = connection.open(wire.Stat(path=os.fsencode(hung / "file")))
     stats = [connection.open(wire.Stat(path=b"/")) for _ in range(20)]
@@ -154,13 +141,13 @@ def test_a_file_system_that_hangs_holds_back_nobody_else(hasty: Agent, hung: Pat
     assert connection.reply(write, INFO).size == 7
     assert (work / "whole").read_bytes() == b"content"
     assert 1 < time.monotonic() - began < 20
-    wait_until(lambda: descriptors(hasty) <= before)
+    wait_until(lambda: hasty.descriptors() <= before)
 
 
 def test_a_worker_that_takes_nothing_is_replaced(hasty: Agent) -> None:
     connection = hasty.connect()
     connection.stat("/")
-    held = children(hasty.process.pid)
+    held = hasty.children()
     for pid in held:
         trace(pid)
     assert connection.stat("/").type_name == "dir"

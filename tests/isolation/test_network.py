@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import subprocess
@@ -11,9 +12,11 @@ from collections.abc import Iterator
 import pytest
 
 from skerry import Sandbox
+from skerry.providers.local.engine import Engine
 from skerry.providers.local.host import binary
 from tests.isolation.conftest import Attack
 
+NS_GET_USERNS = 0xB701
 CONNECT = 's = socket.create_connection(("{host}", {port}), 3); return s'
 
 
@@ -46,6 +49,18 @@ def test_without_network_nothing_is_reached(attack: Attack, listener: int) -> No
 def test_without_network_there_is_only_loopback(sandbox: Sandbox) -> None:
     devices = sandbox.exec("ls /sys/class/net").stdout.split()
     assert devices == ["lo"]
+
+
+def test_the_network_belongs_to_the_sandbox_and_not_to_the_machine(sandbox: Sandbox) -> None:
+    first = Engine().running(sandbox.id).init
+    assert first is not None
+    with open(f"/proc/{first.pid}/ns/net") as network:
+        owner = fcntl.ioctl(network, NS_GET_USERNS)
+    try:
+        assert os.path.samestat(os.stat(owner), os.stat(f"/proc/{first.pid}/ns/user"))
+        assert not os.path.samestat(os.stat(owner), os.stat("/proc/self/ns/user"))
+    finally:
+        os.close(owner)
 
 
 def test_a_server_in_one_sandbox_is_not_seen_in_another(sandbox: Sandbox, neighbour: Sandbox) -> None:

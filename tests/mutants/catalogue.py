@@ -406,6 +406,28 @@ MUTANTS = [
         "tests/crash/test_crash.py::test_a_killed_client_takes_its_leased_sandbox_along",
     ),
     Mutant(
+        "a sandbox's network belongs to the machine",
+        "launcher/launcher.c",
+        """    enter_userns(plan->ids);
+    if (!tells(tell) || !hears(hear)) _exit(1);
+    if (plan->inotify) write_file("/proc/sys/user/max_inotify_instances", plan->inotify);
+    if (unshare(CLONE_NEWNET)) die("unshare network namespace");
+""",
+        """    if (unshare(CLONE_NEWNET)) die("unshare network namespace");
+    enter_userns(plan->ids);
+    if (!tells(tell) || !hears(hear)) _exit(1);
+    if (plan->inotify) write_file("/proc/sys/user/max_inotify_instances", plan->inotify);
+""",
+        "tests/isolation/test_network.py::test_the_network_belongs_to_the_sandbox_and_not_to_the_machine",
+    ),
+    Mutant(
+        "a newer crun does not find what it wants of systemd",
+        "src/skerry/providers/local/launch.py",
+        '        light = kind == "crun" and _needs_no_systemd(path, os.stat(path).st_mtime_ns)\n',
+        '        light = kind == "crun" and bool(os.stat(path))\n',
+        "tests/providers/test_local.py::test_a_crun_that_wants_more_of_systemd_gets_all_of_it",
+    ),
+    Mutant(
         "an open sandbox reaches private ranges",
         "src/skerry/providers/local/network.py",
         '        iifname "{PREFIX}*" ip daddr {{ {_BLOCKED} }} reject with icmpx admin-prohibited\n',

@@ -18,7 +18,7 @@ import pytest
 
 from skerry.core import errors
 from skerry.core.models import Changes, Resources, SandboxSpec, State
-from skerry.providers.local import LocalProvider, host, record
+from skerry.providers.local import LocalProvider, host, launch, record
 from skerry.providers.local.engine import Engine
 from skerry.providers.local.store import host_id
 from tests import inventory
@@ -280,6 +280,29 @@ def test_a_runtime_that_fails_leaves_nothing(engine: Engine, monkeypatch: pytest
     monkeypatch.undo()
     with pytest.raises(errors.SandboxNotFound):
         engine.find("broken")
+
+
+def test_crun_loads_no_library_that_it_does_not_need() -> None:
+    kind, path = host.runtime()
+    assert kind == "crun"
+    env = {**launch.environment((kind, path)), "LD_TRACE_LOADED_OBJECTS": "1"}
+    loaded = subprocess.run([path], env=env, capture_output=True, text=True, check=True).stdout
+    assert str(host.BINARIES / "libsystemd.so.0") in loaded and "libseccomp" in loaded
+    assert "libgcrypt" not in loaded
+
+
+def test_a_crun_that_wants_more_of_systemd_gets_all_of_it(tmp_path: Path) -> None:
+    crun = tmp_path / "crun"
+    crun.write_bytes(Path(host.runtime()[1]).read_bytes())
+    assert "LD_PRELOAD" in launch.environment(("crun", str(crun)))
+    for added in (b"\0sd_bus_newer\0", b"\0LIBSYSTEMD_999\0"):
+        crun.write_bytes(crun.read_bytes() + added)
+        assert "LD_PRELOAD" not in launch.environment(("crun", str(crun)))
+        crun.write_bytes(crun.read_bytes().removesuffix(added))
+        assert "LD_PRELOAD" in launch.environment(("crun", str(crun)))
+    crun.unlink()
+    assert "LD_PRELOAD" not in launch.environment(("crun", str(crun)))
+    assert "LD_PRELOAD" not in launch.environment(("runc", host.runtime()[1]))
 
 
 def test_the_launcher_and_the_runtime_die_with_who_started_them(home: Path, tmp_path: Path) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from skerry.core.errors import InvalidArgument
 
@@ -56,35 +58,31 @@ class Limits:
     max_lifetime: float = 86400.0
 
 
+_VARIABLES = tuple(f"SKERRY_{field.name.upper()}" for field in fields(Limits))
+
+
 def limits() -> Limits:
-    """The limits in force: `SKERRY_<NAME>` in the environment (SKERRY_MAX_MEMORY=16GB …) over the built-in ones."""
-    base = Limits()
+    """The limits in force: `SKERRY_<NAME>` in the environment (SKERRY_MAX_MEMORY=16GB …) over the built-in ones.
 
-    def number(name: str, default: float) -> float:
-        text = os.environ.get(f"SKERRY_{name.upper()}")
-        if text is None:
-            return default
-        try:
-            return check_seconds(float(text), f"SKERRY_{name.upper()}")
-        except ValueError:
-            raise InvalidArgument(f"SKERRY_{name.upper()}={text!r} is not a number above 0") from None
+    Raises InvalidArgument.
+    """
+    return _limits(tuple(os.environ.get(variable) for variable in _VARIABLES))
 
-    def size(name: str, default: int) -> int:
-        text = os.environ.get(f"SKERRY_{name.upper()}")
-        return default if text is None else parse_size(text, f"SKERRY_{name.upper()}")
 
-    return Limits(
-        cpu=number("cpu", base.cpu),
-        max_cpu=number("max_cpu", base.max_cpu),
-        memory=size("memory", base.memory),
-        max_memory=size("max_memory", base.max_memory),
-        disk=size("disk", base.disk),
-        max_disk=size("max_disk", base.max_disk),
-        pids=size("pids", base.pids),
-        max_pids=size("max_pids", base.max_pids),
-        lifetime=number("lifetime", base.lifetime),
-        max_lifetime=number("max_lifetime", base.max_lifetime),
-    )
+@lru_cache(maxsize=8)
+def _limits(texts: tuple[str | None, ...]) -> Limits:
+    given: dict[str, Any] = {}
+    for field, variable, text in zip(fields(Limits), _VARIABLES, texts, strict=True):
+        if text is not None:
+            given[field.name] = (parse_size if isinstance(field.default, int) else _number)(text, variable)
+    return Limits(**given)
+
+
+def _number(text: str, variable: str) -> float:
+    try:
+        return check_seconds(float(text), variable)
+    except ValueError:
+        raise InvalidArgument(f"{variable}={text!r} is not a number above 0") from None
 
 
 def home() -> Path:

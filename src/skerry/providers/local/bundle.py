@@ -12,7 +12,7 @@ from skerry.providers.local import hostlayer
 from skerry.providers.local.host import binary
 from skerry.providers.local.record import Record
 from skerry.providers.local.seccomp import oci_rules
-from skerry.providers.local.store import USERNS, host_id
+from skerry.providers.local.store import NETNS, USERNS, host_id
 
 AGENT = "/.skerry/agent"
 _CAPABILITIES = [
@@ -71,9 +71,10 @@ def configuration(record: Record, root: Path, runtime: str) -> dict[str, object]
     """The config.json for `record`, to be run by `runtime` with its root mounted at `root`."""
     limits = record.limits
     assert limits.memory is not None
-    names = ("pid", "ipc", "uts", "mount", "cgroup", "network")
+    namespaces: list[dict[str, str]] = [{"type": name} for name in ("pid", "ipc", "uts", "mount", "cgroup")]
+    namespaces += [{"type": "user", "path": str(USERNS)}, {"type": "network", "path": str(NETNS)}]
     linux: dict[str, object] = {
-        "namespaces": [*({"type": name} for name in names), {"type": "user", "path": str(USERNS)}],
+        "namespaces": namespaces,
         "maskedPaths": _existing(_MASKED),
         "readonlyPaths": _existing(_READ_ONLY),
         # memory that nobody is attached to any more goes, or a killed program's segments would fill the limit for ever

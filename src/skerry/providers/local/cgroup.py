@@ -94,7 +94,7 @@ class Cgroups:
                 )
 
     def group(self, hierarchy: Hierarchy, sandbox_id: str) -> Path:
-        return hierarchy.path / GROUP / sandbox_id
+        return Path(f"{hierarchy.path}/{GROUP}/{sandbox_id}")  # asked often in every create: half the time of two `/`
 
     def _file(self, controller: str, sandbox_id: str, version1: str, version2: str) -> Path:
         hierarchy = self._with(controller)

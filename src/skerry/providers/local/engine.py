@@ -184,8 +184,9 @@ class Engine:
         record = dataclasses.replace(
             record, expires_at=time.time() + lifetime, deadline=boottime() + lifetime, boot=boot_id()
         )
-        with self._room_to_start(record):
-            started = launch.start(record, directory, self._disk(record), runtime(), self.cgroups, lock)
+        disk = self._disk(record)
+        with self._room_to_start(record, disk.upper):
+            started = launch.start(record, directory, disk, runtime(), self.cgroups, lock)
         self._keep(record.id, started)
         record = dataclasses.replace(record, state=State.RUNNING, init=started.init, started_at=time.time())
         if record.spec.network == "open":
@@ -193,9 +194,8 @@ class Engine:
             network.attach(record.slot, started.init.pid, self.cgroups.join_files(record.id))
         return record
 
-    def _room_to_start(self, record: Record) -> AbstractContextManager[None]:
+    def _room_to_start(self, record: Record, upper: Path) -> AbstractContextManager[None]:
         """overlayfs makes a directory of its own at every start: one that cannot, in a full layer, is read-only."""
-        upper = self.upper(record.id)
         return self.storage.unlimited(upper, upper_limit(record)) if upper.exists() else nullcontext()
 
     def upper(self, sandbox_id: str) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import select
 import shutil
 import socket
@@ -24,7 +25,7 @@ from skerry.providers.local.ending import idle_limit
 from skerry.providers.local.host import ProcessId, binary
 from skerry.providers.local.locks import FileLock
 from skerry.providers.local.record import Record, variables
-from skerry.providers.local.store import ROOT, USERNS, host_id
+from skerry.providers.local.store import NETNS, ROOT, USERNS, host_id
 from skerry.wire import Boot, Decoder, FrameError, Hello, Type, encode_frame
 
 READY_TIMEOUT = 30.0
@@ -36,6 +37,8 @@ _ENVIRONMENT = {
     # overwritten by what it starts: that costs 3 ms.
     "_LIBCONTAINER_CLONED_BINARY": "1",
 }
+# two patterns, since a fixed beginning is found ten times as fast as one of two
+_SYSTEMD_NAMES = (re.compile(rb"sd_\w+"), re.compile(rb"LIBSYSTEMD_\d+"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,10 +72,11 @@ class Layout:
     def pid_file(self) -> Path:
         return self.directory / "init.pid"
 
-    def make(self, lowers: int) -> None:
-        layers = [self.scratch / f"l{number}" for number in range(lowers)]
-        for path in (self.scratch, *layers, self.scratch / "u", self.bundle):
-            path.mkdir(mode=0o755)
+    def make_scratch(self, lowers: int) -> None:
+        """The directories that the layers are mounted on."""
+        scratch = str(self.scratch)
+        for path in (scratch, *(f"{scratch}/l{number}" for number in range(lowers)), f"{scratch}/u"):
+            os.mkdir(path, 0o755)
 
     def clear(self) -> None:
         """Remove what only a running sandbox needs. Raises OSError."""
@@ -178,10 +182,18 @@ def _launch(
             listener.bind(name)
             listener.listen(128)
             inherited = {listener.fileno(): 3, boot: 4, words: 6, ready: _GO_FD, lock.fileno(): _LOCK_FD}
-            launcher = _spawn(_arguments(record, layout, disk, runtime, cgroups), inherited)
+            launcher = _spawn(_arguments(record, layout, disk, runtime, cgroups), environment(runtime), inherited)
             try:
-                # Meanwhile the launcher makes the namespaces.
-                _prepare(record, layout, disk, runtime, cgroups, boot)
+                # Meanwhile the launcher makes the namespaces, and then mounts the layers.
+                with _room(layout):
+                    layout.make_scratch(lowers=len(disk.lowers))
+                    disk.make()
+                    os.write(go, b"!")
+                    cgroups.create(record.id, record.limits)
+                    layout.bundle.mkdir()
+                    (layout.bundle / "config.json").write_text(json.dumps(configuration(record, ROOT, runtime[0])))
+                os.write(boot, _boot_frame(record))
+                os.lseek(boot, 0, os.SEEK_SET)
                 os.write(go, b"!")
                 # The socket listens already: the greeting waits in it until the agent is there to read it.
                 client.connect(name)
@@ -199,19 +211,15 @@ def _launch(
     return greeting
 
 
-def _prepare(record: Record, layout: Layout, disk: Disk, runtime: tuple[str, str], cgroups: Cgroups, boot: int) -> None:
-    """Everything the launcher and the runtime need to find. Raises DiskFull."""
+@contextmanager
+def _room(layout: Layout) -> Iterator[None]:
+    """Raises DiskFull for what cannot be written."""
     try:
-        layout.make(lowers=len(disk.lowers))
-        disk.make()
-        (layout.bundle / "config.json").write_text(json.dumps(configuration(record, ROOT, runtime[0])))
-        cgroups.create(record.id, record.limits)
+        yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise DiskFull(f"no room under {layout.directory.parent} for a new sandbox", errno=error.errno) from error
         raise
-    os.write(boot, _boot_frame(record))
-    os.lseek(boot, 0, os.SEEK_SET)
 
 
 def _boot_frame(record: Record) -> bytes:
@@ -249,6 +257,7 @@ def _arguments(record: Record, layout: Layout, disk: Disk, runtime: tuple[str, s
         f"root={ROOT}",
         f"unsynced={int(record.spec.unsynced)}",
         f"userns={USERNS}",
+        f"netns={NETNS}",
         *(f"bind={path}:{source}" for path, source in binds(record)),
         *(mount.argument() for mount in disk.volumes),
     ]
@@ -265,7 +274,24 @@ def _arguments(record: Record, layout: Layout, disk: Disk, runtime: tuple[str, s
     return [*launcher, bound, *options, *run]
 
 
-def _spawn(arguments: list[str], inherited: dict[int, int]) -> int:
+def environment(runtime: tuple[str, str]) -> dict[str, str]:
+    """For the launcher, and the runtime that it becomes."""
+    kind, path = runtime
+    try:
+        light = kind == "crun" and _needs_no_systemd(path, os.stat(path).st_mtime_ns)
+    except OSError:
+        light = False  # the launcher says what is wrong with it
+    return {**_ENVIRONMENT, "LD_PRELOAD": binary("libsystemd.so.0")} if light else _ENVIRONMENT
+
+
+@cache
+def _needs_no_systemd(path: str, changed: int) -> bool:
+    """Whether our libsystemd has everything that this crun wants of one: another crun may want more."""
+    crun, ours = (Path(file).read_bytes() for file in (path, binary("libsystemd.so.0")))
+    return all(set(names.findall(crun)) <= set(names.findall(ours)) for names in _SYSTEMD_NAMES)
+
+
+def _spawn(arguments: list[str], environment: dict[str, str], inherited: dict[int, int]) -> int:
     """Start the launcher with descriptors under the numbers it expects; its pid."""
     # They are first copied above all of them: one may have the number that another is to get.
     high = 1 + max(*inherited, *inherited.values())
@@ -276,7 +302,7 @@ def _spawn(arguments: list[str], inherited: dict[int, int]) -> int:
     for number, target in enumerate(inherited.values()):
         actions += [(os.POSIX_SPAWN_DUP2, high + number, target), (os.POSIX_SPAWN_CLOSE, high + number)]
     # a session of its own: Ctrl-C at a terminal is for the client to handle
-    return os.posix_spawn(arguments[0], arguments, _ENVIRONMENT, file_actions=actions, setsid=True)
+    return os.posix_spawn(arguments[0], arguments, environment, file_actions=actions, setsid=True)
 
 
 def _await_hello(client: socket.socket, launcher: int, layout: Layout) -> Hello:
@@ -345,7 +371,7 @@ def _last_words(layout: Layout) -> str:
 @cache
 def check_binaries() -> None:
     """Raises ProviderUnavailable."""
-    for name in ("agent", "launcher", "seccomp.bpf"):
+    for name in ("agent", "launcher", "libsystemd.so.0", "seccomp.bpf"):
         binary(name)
     if not Path("/proc/self/ns/user").exists():
         raise ProviderUnavailable("this kernel has no user namespaces")

@@ -40,8 +40,8 @@ FIRST_ID = 0x7000_0000
 RUN = Path("/run/skerry")
 ROOT = RUN / "root"
 """Where each sandbox's root is mounted, in its own mount namespace; on the machine itself it stays empty."""
-USERNS = RUN / "userns"
-"""Where each launcher mounts its sandbox's user namespace; on the machine itself an empty file."""
+USERNS, NETNS = RUN / "userns", RUN / "netns"
+"""Where each launcher mounts its sandbox's user and network namespace; on the machine itself empty files."""
 
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
 
@@ -85,7 +85,8 @@ class Store:
             self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
             for path in (RUN, ROOT):
                 path.mkdir(mode=0o755, exist_ok=True)
-            USERNS.touch()
+            for path in (USERNS, NETNS):
+                path.touch()
             for path in (
                 self.sandboxes,
                 self.names,
