@@ -30,6 +30,5 @@ const char *error_text(int err)
         return "not a regular file";
     if (err == CONFLICT_ERRNO)
         return "it has changed";
-    const char *text = strerrordesc_np(err);
-    return text ? text : "unknown error";
+    return strerror(err);
 }

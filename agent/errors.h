@@ -7,7 +7,7 @@
 
 /* The code for an errno of a file operation. */
 const char *error_code(int err);
-/* A word on it, without locale machinery. */
+/* A word on it. */
 const char *error_text(int err);
 
 #endif

@@ -3,6 +3,7 @@
 #define FS_H
 
 #include <limits.h>
+#include <linux/fs.h> /* RENAME_… */
 #include <sys/stat.h>
 #include <sys/types.h>
 
@@ -79,6 +80,8 @@ void fs_add_job(struct fs *fs, struct job *job, uint32_t id, const struct job_op
 
 /* Makes a path absolute; an errno if it is empty, too long, or holds a NUL. */
 int fs_path(const struct fs *fs, struct slice path, char to[PATH_MAX]);
+/* renameat2, which not every libc has. */
+int rename_as(int from, const char *name, int to, const char *new_name, unsigned flags);
 /* The fields of an *info*; `target` is NULL but for links. */
 void put_info(struct fs *fs, struct buf *b, const char *path, const struct stat *st, const char *target);
 #define ETAG_SIZE 52

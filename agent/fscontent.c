@@ -155,7 +155,7 @@ static int put_in_place(struct writing *w, int again, struct stat *st)
 
     if (err)
         return err;
-    if (renameat2(w->dir, w->temp, w->dir, w->name, w->must_be_new ? RENAME_NOREPLACE : 0) < 0)
+    if (rename_as(w->dir, w->temp, w->dir, w->name, w->must_be_new ? RENAME_NOREPLACE : 0) < 0)
         return errno;
     *w->temp = 0;
     return fstat(again, st) < 0 ? errno : 0;

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "fs.h"
@@ -17,6 +18,11 @@ int fs_path(const struct fs *fs, struct slice path, char to[PATH_MAX])
     bool absolute = path.data[0] == '/';
     int n = snprintf(to, PATH_MAX, "%s%s%.*s", absolute ? "" : fs->workdir, absolute ? "" : "/", (int)path.size, (const char *)path.data);
     return n < PATH_MAX ? 0 : ENAMETOOLONG;
+}
+
+int rename_as(int from, const char *name, int to, const char *new_name, unsigned flags)
+{
+    return (int)syscall(SYS_renameat2, from, name, to, new_name, flags);
 }
 
 bool split_path(const char *path, char directory[PATH_MAX], char name[NAME_MAX + 1])
@@ -202,7 +208,7 @@ static int do_chown(const char *path, struct slice owner, struct slice group)
 
 static int do_rename(const char *from, const char *to, bool no_replace)
 {
-    return renameat2(AT_FDCWD, from, AT_FDCWD, to, no_replace ? RENAME_NOREPLACE : 0) < 0 ? errno : 0;
+    return rename_as(AT_FDCWD, from, AT_FDCWD, to, no_replace ? RENAME_NOREPLACE : 0) < 0 ? errno : 0;
 }
 
 /* Tag 3 is a number for some of these and bytes for others, so it is decoded per type. */

@@ -28,14 +28,14 @@ static int move(int from, const char *name, int to, const char *new_name, unsign
     int gate = flags & RENAME_EXCHANGE ? to : from;
     const char *own = flags & RENAME_EXCHANGE ? new_name : name;
 
-    if (renameat2(from, name, to, new_name, flags) == 0)
+    if (rename_as(from, name, to, new_name, flags) == 0)
         return 0;
     int err = errno;
     if (err != EACCES || fstatat(gate, own, &st, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISDIR(st.st_mode) || st.st_mode & S_IWUSR)
         return err;
     if (fchmodat(gate, own, 0700, 0) < 0)
         return err;
-    err = renameat2(from, name, to, new_name, flags) < 0 ? errno : 0;
+    err = rename_as(from, name, to, new_name, flags) < 0 ? errno : 0;
     if (err)
         fchmodat(gate, own, st.st_mode & 07777, 0);
     else if (!(flags & RENAME_EXCHANGE) && fchmodat(to, new_name, st.st_mode & 07777, 0) < 0)
@@ -104,7 +104,7 @@ static int place_directory(struct unpacker *u, uint8_t *scratch)
         return errno;
     (void)!fchmod(u->stack[0].fd, u->stack[0].mode | 0700);
     if (u->base == u->parent) {
-        err = renameat2(temp, "new", u->parent, u->name, RENAME_NOREPLACE) < 0 ? errno : 0;
+        err = rename_as(temp, "new", u->parent, u->name, RENAME_NOREPLACE) < 0 ? errno : 0;
         if (err == EEXIST && !(u->flags & (UNPACK_NEW | UNPACK_NO_DIR))) {
             struct stat st;
             err = fstatat(u->parent, u->name, &st, AT_SYMLINK_NOFOLLOW) < 0 ? errno : S_ISDIR(st.st_mode) ? 0 : ENOTDIR;
@@ -136,7 +136,7 @@ static int commit(struct unpacker *u, uint8_t *scratch)
         return place_directory(u, scratch);
     if (fstatat(u->parent, u->name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(st.st_mode))
         return EISDIR;
-    if (renameat2(u->parent, u->temp, u->parent, u->name, u->flags & UNPACK_NEW ? RENAME_NOREPLACE : 0) < 0)
+    if (rename_as(u->parent, u->temp, u->parent, u->name, u->flags & UNPACK_NEW ? RENAME_NOREPLACE : 0) < 0)
         return errno;
     *u->temp = 0;
     return 0;

@@ -2,7 +2,6 @@
 #include "fswatch.h"
 
 #include <errno.h>
-#include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -152,7 +151,6 @@ static void watch_free(struct job *job)
     watch_end(w);
     buf_free(&w->pending);
     free(w);
-    malloc_trim(0); /* many small things were among what others keep */
 }
 
 static const struct job_ops watch_ops = {watch_step, NULL, watch_free};

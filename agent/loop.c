@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <malloc.h>
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
@@ -60,7 +59,6 @@ void loop_once(int timeout)
         madvise(agent.scratch, SCRATCH, MADV_DONTNEED);
         conns_trim();
         files_trim();
-        malloc_trim(0);
         agent.untidy = false;
     }
     if (n != 1)

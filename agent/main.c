@@ -1,7 +1,6 @@
 /* The agent: boots, then serves connections until the sandbox ends. `agent LISTEN_FD BOOT_FD [OOM_FD [WORDS_FD]]`. */
 #include <errno.h>
 #include <fcntl.h>
-#include <malloc.h>
 #include <net/if.h>
 #include <poll.h>
 #include <signal.h>
@@ -27,7 +26,7 @@ struct agent agent;
 
 static _Noreturn void fail(const char *what)
 {
-    dprintf(2, "agent: %s: %s\n", what, strerrordesc_np(errno));
+    dprintf(2, "agent: %s: %s\n", what, strerror(errno));
     _exit(2);
 }
 
@@ -197,9 +196,6 @@ static void init_limits(void)
         raised.rlim_cur = 1 << 16;
     if (raised.rlim_cur > agent.nofile.rlim_cur) /* if refused, we serve fewer at once */
         agent.nofile_raised = setrlimit(RLIMIT_NOFILE, &raised) == 0;
-    /* Large rings and queues go back to the system when freed. */
-    mallopt(M_MMAP_THRESHOLD, 65536);
-    mallopt(M_TRIM_THRESHOLD, 65536);
 }
 
 static int timeout(void)

@@ -4,12 +4,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
 #include "trees.h"
 
 #define OPEN_HERE (OPEN_DIR | O_NOFOLLOW)
+#define ATTR_MOUNT_ROOT 0x2000 /* STATX_ATTR_MOUNT_ROOT */
 #define CREATE (O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC)
 
 static struct made *top(struct unpacker *u)
@@ -169,12 +171,12 @@ static int settle(struct unpacker *u)
 
 static bool mount_point(int dir, const char *name, const struct stat *st)
 {
-    struct statx x;
+    struct { uint32_t mask, block; uint64_t attributes; uint8_t rest[240]; } x; /* struct statx, which not every libc has */
     struct stat above;
 
     if (fstat(dir, &above) < 0 || above.st_dev != st->st_dev)
         return true;
-    return statx(dir, name, AT_SYMLINK_NOFOLLOW, STATX_TYPE, &x) == 0 && x.stx_attributes & STATX_ATTR_MOUNT_ROOT;
+    return syscall(SYS_statx, dir, name, AT_SYMLINK_NOFOLLOW, 0, &x) == 0 && x.attributes & ATTR_MOUNT_ROOT;
 }
 
 /* The place that the tree is built in: beside the target or, where that cannot be, inside. */

@@ -32,7 +32,7 @@ find_python() {
     return 1
 }
 
-has_static_libc() { [[ -e $(gcc -print-file-name=libc.a) ]]; }
+has_headers() { [[ -e /usr/include/errno.h && -e /usr/include/linux/openat2.h ]]; }
 has_seccomp() { compgen -G '/usr/lib/*/libseccomp.so.2' >/dev/null || ldconfig -p 2>/dev/null | grep -q 'libseccomp\.so\.2'; }
 has_fuzzer() {
     has clang && compgen -G "$(clang -print-resource-dir)/lib/linux/libclang_rt.fuzzer-$(uname -m).a" >/dev/null
@@ -41,7 +41,8 @@ has_fuzzer() {
 missing_packages() {
     find_python >/dev/null || echo python3 python3-venv
     has gcc || echo gcc
-    { has gcc && has_static_libc; } || echo libc6-dev
+    has_headers || echo libc6-dev
+    has musl-gcc || echo musl-tools
     has crun || echo crun
     has runc || echo runc
     has nft || echo nftables
