@@ -205,8 +205,8 @@ MUTANTS = [
     ),
     Mutant(
         "the connection to a sandbox that somebody else has stopped stays open",
-        "src/skerry/providers/local/engine.py",
-        "        self.close_connection(sandbox_id)  # somebody else may have stopped the one that it was to\n",
+        "src/skerry/providers/local/connections.py",
+        "        self.close(sandbox_id)  # somebody else may have stopped the one that it was to\n",
         "",
         "tests/providers/test_lifecycle.py::test_a_start_closes_the_connection_to_what_somebody_else_has_stopped",
     ),

@@ -10,7 +10,6 @@ import dataclasses
 import secrets
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -33,6 +32,7 @@ from skerry.providers.local import record as records
 from skerry.providers.local.bases import Base, find_base
 from skerry.providers.local.cgroup import Cgroups
 from skerry.providers.local.cold import COLD_CHANGES, Cold
+from skerry.providers.local.connections import Connections
 from skerry.providers.local.host import ProcessId, boot_id, boottime, require_root, runtime
 from skerry.providers.local.lifecycle import Lifecycle
 from skerry.providers.local.limits import LEAST_DISK, check_limits, merge, upper_limit
@@ -46,8 +46,6 @@ from skerry.providers.local.store import KeyTaken, Store, new_id
 from skerry.providers.local.sweeping import KILL_TIMEOUT, Sweeping, trying
 from skerry.providers.local.templates import Templates
 from skerry.providers.local.volumes import Volumes
-
-KEPT_CONNECTIONS = 64
 
 
 class Engine:
@@ -69,9 +67,7 @@ class Engine:
         self.restoring = Restoring(self)
         self.templates = Templates(self)
         self._cpu_seen: dict[str, tuple[float, float]] = {}
-        self._connections: dict[str, launch.Started] = {}
-        """From starting sandboxes: the first to dial one takes over its connection, which saves opening another."""
-        weakref.finalize(self, _close, self._connections)
+        self.connections = Connections()
         self.lifecycle = Lifecycle(self)
         self.volumes = Volumes(self)
         self.states = States(self)
@@ -187,7 +183,7 @@ class Engine:
         disk = self._disk(record)
         with self._room_to_start(record, disk.upper):
             started = launch.start(record, directory, disk, runtime(), self.cgroups, lock)
-        self._keep(record.id, started)
+        self.connections.keep(record.id, started)
         record = dataclasses.replace(record, state=State.RUNNING, init=started.init, started_at=time.time())
         if record.spec.network == "open":
             assert record.slot is not None
@@ -288,32 +284,9 @@ class Engine:
         if record.slot is not None and network.attached(record.slot):
             network.detach(record.slot)
         self._cpu_seen.pop(record.id, None)
-        self.close_connection(record.id)
+        self.connections.close(record.id)
         launch.Layout(directory=self.store.directory(record.id)).clear()
         return dataclasses.replace(self.store.release_slot(record), init=None)
-
-    def _keep(self, sandbox_id: str, started: launch.Started) -> None:
-        self.close_connection(sandbox_id)  # somebody else may have stopped the one that it was to
-        self._connections[sandbox_id] = started
-        for oldest in list(self._connections)[:-KEPT_CONNECTIONS]:  # a copy: other threads change it
-            self.close_connection(oldest)
-
-    def take_connection(self, sandbox_id: str) -> launch.Started | None:
-        """The connection from starting a sandbox just now; whoever takes it has it alone."""
-        started = self._connections.pop(sandbox_id, None)
-        if started is not None and not started.fresh:
-            started.connection.close()
-            return None
-        return started
-
-    def close_connection(self, sandbox_id: str) -> None:
-        """Whoever dials it next opens a connection of its own."""
-        if started := self._connections.pop(sandbox_id, None):
-            started.connection.close()
-
-    def close_connections(self) -> None:
-        """For a forked child: the connections are its parent's."""
-        _close(self._connections)
 
     def grant(self, spec: SandboxSpec) -> Resources:
         """The limits a sandbox gets. Raises Unsupported, QuotaExceeded."""
@@ -548,12 +521,6 @@ class Engine:
         Raises ProviderUnavailable, Corrupted, DiskFull, InvalidArgument where the storage cannot be used.
         """
         return self.sweeping.everything()
-
-
-def _close(connections: dict[str, launch.Started]) -> None:
-    for sandbox_id in list(connections):
-        if started := connections.pop(sandbox_id, None):
-            started.connection.close()
 
 
 def _check_room(base: Base, granted: Resources) -> None:

@@ -133,7 +133,7 @@ class Lifecycle:
                 # while it is frozen nobody can ask for them, and a snapshot needs them
                 record = dataclasses.replace(record, env=engine.snapshots.environment(record))
             record = engine.begin(record, "pause")
-            engine.close_connection(sandbox_id)
+            engine.connections.close(sandbox_id)
             try:
                 with ending.noticed(sandbox_id):
                     engine.cgroups.freeze(sandbox_id)

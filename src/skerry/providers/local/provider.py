@@ -72,7 +72,7 @@ class LocalProvider(
     def _start_anew(self) -> None:
         """A forked child has none of the threads, and must not use the connections."""
         self._make_threads()
-        self.engine.close_connections()
+        self.engine.connections.close_all()
 
     def _make_threads(self) -> None:
         # Creates use the processor: few at a time, so that in a burst the first are ready long before the last.
@@ -109,7 +109,7 @@ class LocalProvider(
     async def dial(self, sandbox_id: str, port: int = AGENT_PORT) -> Channel:
         if port != AGENT_PORT:
             raise Unsupported("the local provider opens only the agent's channel yet", option="port")
-        if started := self.engine.take_connection(sandbox_id):
+        if started := self.engine.connections.take(sandbox_id):
             started.connection.setblocking(False)
             ready = await UNIXSocketStream.from_socket(started.connection)
             return Channel(stream=ready, token=b"", greeting=started.greeting)
