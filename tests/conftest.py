@@ -26,6 +26,7 @@ QUIET = (
     *("agent/test_ports.py", "agent/test_processes.py", "agent/test_protocol.py", "agent/test_supervisors.py"),
     *("agent/test_terminals.py", "agent/test_watch.py", "archive/test_damage.py", "archive/test_hostile.py"),
     *("archive/test_interop.py", "archive/test_keys.py", "archive/test_round_trip.py", "bench", "fuzz", "http", "wire"),
+    "conformance/test_suite.py",
 )
 """Modules and directories that make no sandbox, no mount and no namespace: they may run beside what counts those."""
 LONG = ("templates", "server", "conformance", "cli")

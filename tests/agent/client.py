@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -145,6 +146,9 @@ class Agent:
             connection.close()
         alive = self.process.poll() is None
         if alive:
+            for child in self.children():  # one that a test has stopped would never see that the agent has ended
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(child, signal.SIGCONT)
             self.process.terminate()
         self.process.wait(10)
         os.unlink(self.address)

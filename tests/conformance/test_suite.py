@@ -37,12 +37,16 @@ class TestMine(Mine, SUITE):
 """
 
 
+# schemathesis is there for tests of the server alone, and takes three seconds to load
+PYTEST = ("-m", "pytest", "-p", "no:cacheprovider", "-p", "no:schemathesis")
+
+
 def run_pytest(directory: Path, provider: str, suite: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """What a third party does: a file that derives from a class of the suite, and pytest with nothing configured."""
     (directory / "pytest.ini").write_text("[pytest]\n")
     file = directory / "test_mine.py"
     file.write_text(PACKAGE.replace("SUITE", suite).replace("PROVIDER", provider))
-    command = [sys.executable, "-W", "error", "-m", "pytest", "-p", "no:cacheprovider", "-q", "-rfs", str(file)]
+    command = [sys.executable, "-W", "error", *PYTEST, "-q", "-rfs", str(file)]
     env = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])}
     return subprocess.run(
         [*command, *arguments], cwd=directory, env=env, capture_output=True, text=True, timeout=100, check=False
@@ -66,8 +70,14 @@ def test_a_class_without_a_provider_says_what_to_override(tmp_path: Path) -> Non
     (tmp_path / "test_none.py").write_text(
         "from skerry.testing import EnvConformance\nclass TestNone(EnvConformance): pass\n"
     )
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "test_none.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, *PYTEST, "-q", "test_none.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert done.returncode == 1
     assert "TestNone does not override the fixture `provider`" in done.stdout
 
