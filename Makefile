@@ -56,7 +56,7 @@ demo: setup ## run code in a real sandbox and show the timings
 test: ## everything that must hold: checks and all tests, with real sandboxes
 	@tools/setup.sh test
 	@$(MAKE) native
-	@$(MAKE) check
+	@$(MAKE) -j2 --output-sync=line check sanitized
 	SKERRY_REQUIRE_REAL=1 tools/run_tests.sh -m "not alone and not quiet" -n 3 --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
 	@# What counts the machine's sandboxes is not disturbed by what makes none.
 	@mkdir -p $(QUIET); \
@@ -65,6 +65,10 @@ test: ## everything that must hold: checks and all tests, with real sandboxes
 	wait $$beside || quiet=$$?; \
 	cat $(QUIET)/log; \
 	exit $${alone:-$${quiet:-0}}
+
+.PHONY: sanitized
+sanitized: # two slow builds, so that no test waits for them
+	@$(MAKE) -s -C agent asan hasty
 
 .PHONY: check
 check: ## lint, format, types, layers, generated files

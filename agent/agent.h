@@ -55,6 +55,8 @@ extern struct agent agent;
 
 /* Closes every descriptor from `first` to `last`; for forks. */
 void close_between(unsigned first, unsigned last);
+/* Of this process all but SIGKILL and SIGSTOP; for forks. */
+void block_signals(void);
 /* Says its last words, kills what is left and exits; does not return. */
 _Noreturn void agent_exit(const char *reason);
 

@@ -362,11 +362,8 @@ static void serve(struct fs *fs)
 void fs_worker(int sock, const struct user *user, const char *workdir)
 {
     struct fs fs = {.sock = SOCK, .workdir = workdir};
-    sigset_t all;
 
-    /* What is sent to everybody is nothing to us; a file above the limit is an error, no reason to die. */
-    sigfillset(&all);
-    sigprocmask(SIG_SETMASK, &all, NULL);
+    block_signals(); /* what is sent to everybody is nothing to us; a file above the limit is an error, no reason to die */
     if (sock != SOCK && dup3(sock, SOCK, O_CLOEXEC) < 0)
         _exit(1);
     close_between(SOCK + 1, ~0U);

@@ -39,6 +39,14 @@ void close_between(unsigned first, unsigned last)
         close((int)fd);
 }
 
+/* The bare system call: a C library leaves out of all signals those that it keeps to itself, and they end us like any other. */
+void block_signals(void)
+{
+    const uint64_t all = ~0ULL;
+
+    syscall(SYS_rt_sigprocmask, SIG_SETMASK, &all, NULL, sizeof all);
+}
+
 /* As PID 1 the kernel ends the rest with us. Elsewhere each supervisor does, when told or when its socket ends. */
 void agent_exit(const char *reason)
 {
@@ -174,7 +182,7 @@ static void init_signals(void)
     sigset_t child;
     uint64_t by_default[4] = {0}; /* the kernel's struct sigaction */
 
-    /* The bare system call: glibc keeps 32 and 33 to itself, but whoever started us may have ignored them. */
+    /* Bare, as above: whoever started us may have ignored those too. */
     for (int sig = 1; sig <= 64; sig++)
         syscall(SYS_rt_sigaction, sig, by_default, NULL, sizeof(uint64_t));
     signal(SIGPIPE, SIG_IGN);

@@ -194,7 +194,7 @@ static void serve(pid_t main)
     struct pollfd p = {SOCK, POLLIN, 0};
     struct order order;
 
-    sigfillset(&but_child);
+    memset(&but_child, 0xff, sizeof but_child); /* as block_signals does */
     sigdelset(&but_child, SIGCHLD);
     while (reap(main, &alive)) {
         /* SIGCHLD is blocked but for this wait, so none is missed. */
@@ -221,11 +221,8 @@ static void serve(pid_t main)
 static _Noreturn void supervisor(struct launch *l, int sock)
 {
     struct sigaction on_child = {.sa_handler = nothing};
-    sigset_t all;
 
-    /* What the command sends to everybody, or to its parent, is nothing to us. */
-    sigfillset(&all);
-    sigprocmask(SIG_SETMASK, &all, NULL);
+    block_signals(); /* what the command sends to everybody, or to its parent, is nothing to us */
     /* Our own 0, 1, 2 become the command's; the sources are all above 2. */
     for (int i = 0; i < 3; i++)
         if (dup2(l->stdio[i], i) < 0)

@@ -23,12 +23,11 @@ BESIDE = ("templates/test_builtin.py",)
 """Modules in them that do not: they wait for networks and processes most of the time."""
 
 QUIET = (
-    *("agent/test_ports.py", "agent/test_processes.py", "agent/test_protocol.py", "agent/test_supervisors.py"),
-    *("agent/test_terminals.py", "agent/test_watch.py", "archive/test_damage.py", "archive/test_hostile.py"),
-    *("archive/test_interop.py", "archive/test_keys.py", "archive/test_round_trip.py", "bench", "fuzz", "http", "wire"),
-    "conformance/test_suite.py",
+    *("agent", "archive/test_damage.py", "archive/test_hostile.py", "archive/test_interop.py", "archive/test_keys.py"),
+    *("archive/test_round_trip.py", "bench", "conformance/test_suite.py", "fuzz", "http", "wire"),
 )
-"""Modules and directories that make no sandbox, no mount and no namespace: they may run beside what counts those."""
+"""Modules and directories that make no sandbox, no mount and no namespace, but for tests marked `counted`: the others may run
+beside what counts those."""
 LONG = ("templates", "server", "conformance", "cli")
 """Directories whose modules take long, the longest first."""
 
@@ -62,7 +61,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         path = item.path.relative_to(here)
         if path.parts[0] in ALONE and str(path) not in BESIDE:
             item.add_marker("alone")
-        elif not {str(path), path.parts[0]}.isdisjoint(QUIET):
+        elif not {str(path), path.parts[0]}.isdisjoint(QUIET) and not item.get_closest_marker("counted"):
             item.add_marker("quiet")
     # Those whose modules take longest begin, so that no worker is left with one when the others are done.
     rank = {name: number for number, name in enumerate(LONG)}

@@ -135,11 +135,8 @@ class Agent:
         assert self.words is not None
         return wire.parse_last_words(self.words.read_bytes())
 
-    def rss_kb(self, key: str = "VmRSS") -> int:
-        for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
-            if line.startswith(key):
-                return int(line.split()[1])
-        raise AssertionError(key)
+    def rss_kb(self) -> int:
+        return int(status(self.process.pid)["VmRSS"].split()[0])
 
     def stop(self) -> None:
         for connection in self.connections:
@@ -359,6 +356,12 @@ def state(pid: int) -> tuple[str, int]:
     """The letter of its state, and its parent."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return fields[0], int(fields[1])
+
+
+def status(pid: int) -> dict[str, str]:
+    """What the kernel tells of it, by the names in /proc."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
 def trace(pid: int) -> None:

@@ -269,6 +269,7 @@ def test_a_grace_without_an_end_is_refused(agent: Agent) -> None:
     assert connection.sh("echo fine").stdout == b"fine\n"
 
 
+@pytest.mark.counted
 def test_as_the_first_process_it_gives_grace_and_leaves_words(root: Path) -> None:
     prefix = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
     with Agent(build("all"), root, prefix=prefix, words=root / "words") as agent:

@@ -16,7 +16,7 @@ import pytest
 
 from skerry import wire
 from skerry.wire import Type
-from tests.agent.client import Agent, AgentError, Connection, let_go, trace, wait_until
+from tests.agent.client import Agent, AgentError, Connection, let_go, status, trace, wait_until
 
 APPEND, PARENTS, NEW = 1, 2, 4
 INFO = wire.FileInfoMessage
@@ -116,7 +116,8 @@ def test_a_reader_that_stops_does_not_stop_the_others(agent: Agent, connection: 
         lazy.open(wire.Read(path=b"big", window=1 << 31))
     for _ in range(20):
         assert connection.read("big", length=100_000)[1] == b"x" * 100_000
-    assert agent.rss_kb() - before < 16_000
+    grown = agent.rss_kb() - before
+    assert grown < 8_000 or ("asan" in agent.binary.name and grown < 40_000)  # which keeps what is freed for a while
 
 
 def test_a_write_into_a_link_writes_its_target(connection: Connection, work: Path) -> None:
@@ -241,6 +242,7 @@ def test_temporaries_go_when_the_agent_goes(agent: Agent, connection: Connection
     wait_until(lambda: temps(work) == [])
 
 
+@pytest.mark.counted
 def test_a_full_disk_is_its_own_error(connection: Connection, root: Path) -> None:
     disk = root / "disk"
     disk.mkdir()
@@ -507,14 +509,9 @@ def test_the_user_can_neither_signal_nor_read_the_workers(agent: Agent, connecti
 
 
 def test_a_worker_of_the_user_has_no_capability(agent: Agent, connection: Connection) -> None:
-    sets = []
-    for pid in agent.children():
-        status = dict(
-            line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":\t" in line
-        )
-        sets.append((status["Uid"].split(), int(status["CapEff"], 16) | int(status["CapPrm"], 16)))
-    users = [capabilities for uids, capabilities in sets if uids == ["0", "0", "0", "1000"]]
-    assert users == [0]
+    connection.stat("/")  # a worker that has answered has given up what it should not have
+    users = [status(pid) for pid in agent.children() if status(pid)["Uid"].split()[3] == "1000"]
+    assert [int(user["CapEff"], 16) | int(user["CapPrm"], 16) for user in users] == [0]
 
 
 def test_the_stat_of_a_vanished_workdir_is_an_error(connection: Connection, work: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from skerry import wire
 from skerry.wire import OpenFlags, Type
-from tests.agent.client import Agent, AgentError, Connection, pids_with, wait_until
+from tests.agent.client import Agent, AgentError, Connection, pids_with, status, wait_until
 from tests.agent.conftest import build
 
 Make = Callable[..., Agent]
@@ -55,8 +55,7 @@ def test_an_agent_that_does_nothing_ends_and_takes_all_with_it(make_agent: Make,
 
 def test_without_a_limit_it_neither_ends_nor_wakes_up(agent: Agent) -> None:
     def switches() -> int:
-        status = Path(f"/proc/{agent.process.pid}/status").read_text()
-        return int(status.split("\nvoluntary_ctxt_switches:")[1].split()[0])
+        return int(status(agent.process.pid)["voluntary_ctxt_switches"])
 
     answer = life(agent.connect())
     assert (answer.idle_ms, answer.idle_for_ms) == (-1, 0)
@@ -219,6 +218,7 @@ def test_time_in_which_the_sandbox_is_frozen_does_not_count(make_agent: Make) ->
     assert time.monotonic() - thawed > 0.3
 
 
+@pytest.mark.counted
 def test_as_the_first_process_it_ends_too(root: Path) -> None:
     prefix = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
     with Agent(build("all"), root, prefix=prefix, idle_ms=IDLE, words=root / "words") as agent:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from skerry import wire
-from tests.agent.client import Agent, Connection, pids_with, state, trace, wait_until
+from tests.agent.client import Agent, Connection, pids_with, state, status, trace, wait_until
 
 
 def marker() -> str:
@@ -50,9 +50,24 @@ def test_a_traced_supervisor_does_not_outlive_the_timeout(connection: Connection
 
 
 def test_signals_that_can_be_caught_do_nothing_to_a_supervisor(connection: Connection) -> None:
-    caught = " ".join(str(number) for number in range(1, 65) if number not in (signal.SIGKILL, signal.SIGSTOP, 32, 33))
+    caught = " ".join(str(number) for number in range(1, 65) if number not in (signal.SIGKILL, signal.SIGSTOP))
     result = connection.sh(f"for s in {caught}; do kill -$s $PPID || exit 9; done; echo fine", user="root")
     assert (result.exit.exit_code, result.stdout) == (0, b"fine\n")
+
+
+def test_supervisors_and_workers_block_every_signal(agent: Agent, connection: Connection) -> None:
+    """Those that a C library keeps to itself too (32 to 34), which it leaves out of "all"."""
+    every = set(range(1, 65)) - {signal.SIGKILL, signal.SIGSTOP}
+
+    def blocked(pid: int) -> set[int]:
+        mask = int(status(pid)["SigBlk"], 16)
+        return {number for number in every if mask >> (number - 1) & 1}
+
+    for pid in agent.children():
+        wait_until(lambda pid=pid: blocked(pid) == every)
+    _, started = connection.start("/bin/sleep", "60")
+    supervisor = state(started.pid)[1]
+    wait_until(lambda: blocked(supervisor) == every - {signal.SIGCHLD})  # for which it waits
 
 
 def test_a_command_that_ended_by_itself_is_told_so_though_its_supervisor_was_killed(

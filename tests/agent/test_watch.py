@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from skerry import wire
-from tests.agent.client import Agent, AgentError, Connection, wait_until
+from tests.agent.client import Agent, AgentError, Connection, status, wait_until
 from tests.agent.watching import Change, Watching
 
 
@@ -35,8 +35,7 @@ def instances(agent: Agent) -> int:
 
 
 def resident_kb(agent: Agent) -> int:
-    lines = [Path(f"/proc/{pid}/status").read_text() for pid in agent.children()]
-    return max(int(text.split("VmRSS:")[1].split()[0]) for text in lines)
+    return max(int(status(pid)["VmRSS"].split()[0]) for pid in agent.children())
 
 
 def settled(watching: Watching, work: Path, name: str = "marker") -> list[Change]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from skerry import wire
-from tests.agent.client import Agent, AgentError, Connection, let_go, state, trace, wait_until
+from tests.agent.client import Agent, AgentError, Connection, let_go, state, status, trace, wait_until
 from tests.agent.conftest import build
 
 INFO = wire.FileInfoMessage
@@ -69,7 +69,7 @@ def test_what_a_killed_worker_has_not_begun_is_done_by_the_next(
 
 def test_streams_that_get_nothing_leave_credit_to_the_others(agent: Agent, connection: Connection) -> None:
     connection.write("file", b"x" * 1_000_000)
-    users = [pid for pid in agent.children() if "\nUid:\t0\t0\t0\t1000\n" in Path(f"/proc/{pid}/status").read_text()]
+    users = [pid for pid in agent.children() if status(pid)["Uid"].split()[3] == "1000"]
     assert len(users) == 1
     trace(users[0])
     try:
@@ -125,6 +125,7 @@ def hung(root: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", path], check=True)
 
 
+@pytest.mark.counted
 def test_a_file_system_that_hangs_holds_back_nobody_else(hasty: Agent, hung: Path) -> None:
     connection = hasty.connect()
     work = Path(os.fsdecode(hasty.workdir))

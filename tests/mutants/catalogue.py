@@ -33,6 +33,13 @@ MUTANTS = [
         "tests/agent/test_processes.py::test_a_signal_reaches_the_group[release]",
     ),
     Mutant(
+        "a supervisor dies of a signal that the C library keeps to itself",
+        "agent/main.c",
+        "    const uint64_t all = ~0ULL;\n",
+        "    const uint64_t all = ~(7ULL << 31);\n",
+        "tests/agent/test_supervisors.py::test_supervisors_and_workers_block_every_signal[release]",
+    ),
+    Mutant(
         "a supervisor that was stopped stays so",
         "agent/table.c",
         "        kill(pid, SIGCONT);\n",
