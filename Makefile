@@ -44,11 +44,12 @@ launcher/build/seccomp.bpf: tools/gen_seccomp.py src/skerry/providers/local/secc
 	@$(PYTHON) tools/gen_seccomp.py $@
 
 .PHONY: run
-run: setup ## start the server; it prints its address, a link to sign in, and a line for curl
+run: setup ## run code in a real sandbox, with its timings, then start the server: address, a link to sign in, a line for curl
+	@$(PYTHON) examples/quickstart.py
 	@.venv/bin/skerry up
 
 .PHONY: demo
-demo: setup ## run code in a real sandbox and show the timings
+demo: setup ## the same without the server, and the timings beside those of a plain process
 	@$(PYTHON) examples/quickstart.py
 	@.venv/bin/skerry bench --quick
 

@@ -51,6 +51,7 @@ missing_packages() {
     has mmdebstrap || echo mmdebstrap
     has skopeo || echo skopeo
     has umoci || echo umoci
+    has curl || echo curl # the server prints a line for it
     has_seccomp || echo libseccomp2
     [[ -e /etc/ssl/certs/ca-certificates.crt || -n ${SSL_CERT_FILE:-} ]] || echo ca-certificates
     [[ ${1:-} != test ]] || has ps || echo procps

@@ -252,7 +252,8 @@ def test_a_full_disk_is_its_own_error(connection: Connection, root: Path) -> Non
         assert code_of(lambda: connection.write(str(disk / "file"), b"x" * 1_000_000)) == "DISK_FULL"
         assert (disk / "file").read_bytes() == b"old"
         assert os.listdir(disk) == ["file"]
-        subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+        remount = ["mount", "-o", "remount,ro", disk]
+        wait_until(lambda: subprocess.run(remount).returncode == 0)  # once the worker has closed what failed
         assert code_of(lambda: connection.write(str(disk / "file"), b"x")) == "READ_ONLY"
         assert code_of(lambda: connection.write(str(disk / "new"), b"x")) == "READ_ONLY"
         assert code_of(lambda: connection.ask(wire.MkDir(path=os.fsencode(disk / "d")), INFO)) == "READ_ONLY"
