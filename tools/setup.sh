@@ -52,11 +52,14 @@ missing_packages() {
     has skopeo || echo skopeo
     has umoci || echo umoci
     has curl || echo curl # the server prints a line for it
+    # A sandbox that has this machine's programs unpacks `source=` with them.
+    has xz || echo xz-utils
+    has bzip2 || echo bzip2
+    has zstd || echo zstd
     has_seccomp || echo libseccomp2
     [[ -e /etc/ssl/certs/ca-certificates.crt || -n ${SSL_CERT_FILE:-} ]] || echo ca-certificates
     [[ ${1:-} != test ]] || has ps || echo procps
     [[ ${1:-} != test ]] || has git || echo git
-    [[ ${1:-} != test ]] || has zstd || echo zstd
     [[ ${1:-} != test ]] || has less || echo less
     [[ ${1:-} != test ]] || has vi || echo vim-tiny
     [[ ${1:-} != test ]] || has chromium || echo chromium

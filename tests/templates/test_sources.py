@@ -128,6 +128,14 @@ async def test_a_broken_archive_fails_the_create(tmp_path: Path, skerry_home: Pa
     assert inventory.left(before, inventory.settle(skerry_home, before)) == {}
 
 
+async def test_a_program_that_the_sandbox_lacks_to_unpack_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "tree.tar"
+    path.write_bytes(b"\x89LZO" + bytes(1020))  # tar knows it by its first bytes
+    with pytest.raises(TemplateBuildFailed, match="lzop: Cannot exec") as caught:
+        await AsyncSandbox.create(source=path)
+    assert "the sandbox has no lzop" in (caught.value.hint or "")
+
+
 async def test_a_repository_takes_no_place_of_files_that_are_there(skerry_home: Path) -> None:
     with pytest.raises(AlreadyExists, match="/srv/work"):
         await AsyncSandbox.create(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -32,6 +33,8 @@ _UNREACHED = (
     "ENETUNREACH",
     "Network is unreachable",
 )
+_NO_PROGRAM = re.compile(r"^.*?(\S+): Cannot exec: No such file.*$", re.MULTILINE)
+"""What tar says of the program that it would unpack with."""
 _NOT_RUN = (CommandNotFound, InvalidArgument, ConnectionLost, SandboxFailed, SandboxNotFound, SandboxStopped)
 """What a command raises that never ended by itself: no shell or user of that name, or the sandbox is gone."""
 _FULL = ("No space left on device", "Disk quota exceeded", "ENOSPC", "EDQUOT")
@@ -66,5 +69,7 @@ def step_error(what: str, step: str, result: ExecResult) -> SkerryError:
         unreached = [line.strip() for line in said.splitlines() if any(words in line for words in _UNREACHED)]
         if unreached:  # tools say this first and end with something less telling
             last, hint = unreached[-1], "the step could not reach the network: see that this machine can"
+        elif lacking := _NO_PROGRAM.search(said):
+            last, hint = lacking[0], f"the sandbox has no {lacking[1]}: take another template, or unpack it yourself"
     message = f"{what}: the step {step!r} {why}" + (f": {last[:300]}" if last else "")
     return TemplateBuildFailed(message, step=step, log=said, hint=hint)
