@@ -222,7 +222,8 @@ static _Noreturn void supervisor(struct launch *l, int sock)
 {
     struct sigaction on_child = {.sa_handler = nothing};
 
-    block_signals(); /* what the command sends to everybody, or to its parent, is nothing to us */
+    sigaction(SIGCHLD, &on_child, NULL); /* before the next: musl unblocks signals of its own with the first handler */
+    block_signals();                     /* what the command sends to everybody, or to its parent, is nothing to us */
     /* Our own 0, 1, 2 become the command's; the sources are all above 2. */
     for (int i = 0; i < 3; i++)
         if (dup2(l->stdio[i], i) < 0)
@@ -231,7 +232,6 @@ static _Noreturn void supervisor(struct launch *l, int sock)
         _exit(1);
     close_between(SOCK + 1, ~0U);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
-    sigaction(SIGCHLD, &on_child, NULL);
     pid_t main = start_command(l);
     close_between(0, 2);
     if (l->err) {
