@@ -20,7 +20,7 @@ from skerry.core.errors import (
 from skerry.core.models import Event, State
 from skerry.core.provider import Provider
 from skerry.sdk.sandbox import AsyncSandbox
-from skerry.testing.cases.base import Conformance, Fresh
+from skerry.testing.cases.base import Conformance, Fresh, until
 
 
 def unique(prefix: str = "case") -> str:
@@ -325,8 +325,12 @@ class ListingConformance(Conformance):
         """daytonaio/daytona#2553: what a sandbox uses can be asked; work shows in it."""
         before = await sandbox.usage()
         await sandbox.exec("i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done")
+
+        async def shows() -> bool:
+            return (await sandbox.usage()).cpu_seconds > before.cpu_seconds
+
+        await until(shows)
         after = await sandbox.usage()
-        assert after.cpu_seconds > before.cpu_seconds
         assert after.memory_used > 0
         assert after.disk_used is not None and after.disk_total is not None
         assert 0 <= after.disk_used <= after.disk_total
