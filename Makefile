@@ -122,6 +122,11 @@ soak-rest:
 	$(SOAK) --ignore=tests/crash $(PYTEST_ARGS)
 	@$(MAKE) fuzz FUZZ_SECONDS=120
 
+.PHONY: new-machine
+new-machine: ## `make test` on a minimal Debian made for it: whatever is not set up by this tree is missing there
+	@tools/setup.sh
+	tools/new_machine.sh make test
+
 .PHONY: mutants
 mutants: ## break the code on purpose, one way at a time: each named test must fail (MUTANT="name" for one)
 	@tools/setup.sh test

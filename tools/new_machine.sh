@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Runs a command in a clone of this tree on a minimal Debian made for it, with make, git, certificates and nothing else.
+# Usage: tools/new_machine.sh make test
+# Files and mounts are its own; kernel, network and processes are this machine's. What leads to the package registries comes
+# along: apt's sources, the settings of pip and npm, certificates, the resolver, and /opt, where an index may be.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+die() { printf 'error: %s\n' "$*" >&2; exit 1; }
+(($#)) || die "no command; for example: tools/new_machine.sh make test"
+[[ $EUID -eq 0 ]] || die "only root can make a file system with users and devices of its own"
+command -v mmdebstrap >/dev/null || die "mmdebstrap is missing: run \`make setup\`"
+
+root=$(mktemp -d /var/tmp/new-machine-XXXXXX)
+trap 'rm -rf --one-file-system "$root"' EXIT
+chmod 755 "$root" # as / is everywhere
+shopt -s nullglob
+sources=(/etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources)
+[[ ! -s /etc/apt/sources.list ]] || sources+=(/etc/apt/sources.list)
+suite=$(. /etc/os-release && echo "$VERSION_CODENAME")
+printf '\033[2m» %s in %s\033[0m\n' "$suite" "$root" >&2
+mmdebstrap -q --variant=minbase --include=make,git,ca-certificates "$suite" "$root" "${sources[@]}"
+for path in /etc/resolv.conf /etc/hosts /etc/pip.conf /root/.config/pip /root/.npmrc /usr/local/share/ca-certificates; do
+    [[ ! -e $path ]] || { mkdir -p "$root${path%/*}" && cp -rL "$path" "$root${path%/*}/"; }
+done
+chroot "$root" update-ca-certificates >/dev/null 2>&1
+git clone -q . "$root/root/skerry"
+mkdir "$root/old"
+
+# pivot_root, since whoever only chroots may make no user namespace.
+unshare --mount --propagation private bash -euc '
+    root=$1; shift
+    mount --bind "$root" "$root"
+    for path in proc sys dev opt; do mount --rbind "/$path" "$root/$path"; done
+    mount -t tmpfs -o mode=755 tmpfs "$root/run"
+    cd "$root" && pivot_root . old && cd / && umount -l old && rmdir old
+    export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root
+    cd /root/skerry && exec "$@"' bash "$root" "$@"
