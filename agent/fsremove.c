@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "fs.h"
+#include "getdents.h"
 
 #define OPEN_DIR (O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK)
 enum { RECURSIVE = 1 };
@@ -86,7 +87,7 @@ static int unlink_entry(struct removal *r, const char *name, bool directory)
 }
 
 /* Removes an entry, or goes into it if it is a directory that is not empty (`went`). */
-static int remove_entry(struct removal *r, const struct dirent64 *d, bool *went)
+static int remove_entry(struct removal *r, const struct linux_dirent64 *d, bool *went)
 {
     bool directory = d->d_type == DT_DIR;
     int err = unlink_entry(r, d->d_name, directory);
@@ -112,7 +113,7 @@ static int clear(struct removal *r, bool *went)
 
     while ((n = syscall(SYS_getdents64, r->fd, buffer, sizeof buffer)) > 0) {
         for (long at = 0; at < n;) {
-            struct dirent64 *d = (struct dirent64 *)(void *)(buffer + at);
+            struct linux_dirent64 *d = (struct linux_dirent64 *)(void *)(buffer + at);
             at += d->d_reclen;
             if (!strcmp(d->d_name, ".") || !strcmp(d->d_name, ".."))
                 continue;

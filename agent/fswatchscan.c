@@ -9,6 +9,7 @@
 
 #include "fswatch.h"
 #include "fswatchscan.h"
+#include "getdents.h"
 
 #define CHANGES (IN_CREATE | IN_MODIFY | IN_ATTRIB | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO | IN_EXCL_UNLINK)
 #define ITSELF (IN_DELETE_SELF | IN_MOVE_SELF)
@@ -156,7 +157,7 @@ static int open_scan(struct watching *w, struct node *n)
     return -1;
 }
 
-static bool is_directory(int fd, const struct dirent64 *d)
+static bool is_directory(int fd, const struct linux_dirent64 *d)
 {
     struct stat st;
 
@@ -165,7 +166,7 @@ static bool is_directory(int fd, const struct dirent64 *d)
     return fstatat(fd, d->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(st.st_mode);
 }
 
-static void found(struct watching *w, struct node *n, const struct dirent64 *d)
+static void found(struct watching *w, struct node *n, const struct linux_dirent64 *d)
 {
     char buffer[WATCH_PATH];
     bool dir = is_directory(w->scan, d);
@@ -198,7 +199,7 @@ void watch_scan(struct fs *fs, struct watching *w)
     }
     long size = syscall(SYS_getdents64, w->scan, fs->io, PART);
     for (long at = 0; at < size && !w->error && w->scan >= 0;) {
-        const struct dirent64 *d = (const struct dirent64 *)(const void *)(fs->io + at);
+        const struct linux_dirent64 *d = (const struct linux_dirent64 *)(const void *)(fs->io + at);
         at += d->d_reclen;
         if (strcmp(d->d_name, ".") && strcmp(d->d_name, ".."))
             found(w, w->scanned, d);

@@ -12,6 +12,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "getdents.h"
+
 #define PASSES 32
 
 struct entry {
@@ -25,14 +27,6 @@ struct entry {
 struct table {
     struct entry *list;
     size_t count, cap;
-};
-
-struct linux_dirent64 {
-    uint64_t ino;
-    int64_t off;
-    unsigned short reclen;
-    unsigned char type;
-    char name[];
 };
 
 /* mmap rather than malloc: the supervisor is a fork and should not dirty the heap it shares. */
@@ -94,9 +88,9 @@ static void table_scan(struct table *t)
     while ((n = syscall(SYS_getdents64, fd, buffer, sizeof buffer)) > 0) {
         for (long at = 0; at < n;) {
             struct linux_dirent64 *d = (struct linux_dirent64 *)(void *)(buffer + at);
-            at += d->reclen;
+            at += d->d_reclen;
             struct entry e;
-            pid_t pid = (pid_t)atoi(d->name);
+            pid_t pid = (pid_t)atoi(d->d_name);
             if (pid > 0 && entry_read(pid, &e) && !table_add(t, e))
                 break;
         }

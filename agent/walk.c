@@ -1,7 +1,6 @@
 /* The walk that LIST, PACK and HASH share. */
 #include "walk.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -9,12 +8,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "getdents.h"
+
 #define NAMES_MAX (64u << 20) /* bytes of names in one directory */
 
-static int by_name(const void *a, const void *b, void *names)
-{
-    return strcmp((char *)names + *(const uint32_t *)a, (char *)names + *(const uint32_t *)b);
-}
+static int by_name(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 
 static int read_names(struct level *l, uint8_t *buffer, size_t size)
 {
@@ -22,7 +20,7 @@ static int read_names(struct level *l, uint8_t *buffer, size_t size)
 
     while ((n = syscall(SYS_getdents64, l->fd, buffer, size)) > 0) {
         for (long at = 0; at < n;) {
-            struct dirent64 *d = (struct dirent64 *)(void *)(buffer + at);
+            struct linux_dirent64 *d = (struct linux_dirent64 *)(void *)(buffer + at);
             at += d->d_reclen;
             if (!strcmp(d->d_name, ".") || !strcmp(d->d_name, ".."))
                 continue;
@@ -39,11 +37,11 @@ static int read_names(struct level *l, uint8_t *buffer, size_t size)
     l->order = l->count ? malloc(l->count * sizeof *l->order) : NULL;
     if (l->count && !l->order)
         return ENOMEM;
-    const char *names = (char *)buf_front(&l->names);
-    for (size_t i = 0, at = 0; i < l->count; i++, at += strlen(names + at) + 1)
-        l->order[i] = (uint32_t)at;
+    const char *name = (char *)buf_front(&l->names);
+    for (size_t i = 0; i < l->count; i++, name += strlen(name) + 1)
+        l->order[i] = name;
     if (l->count)
-        qsort_r(l->order, l->count, sizeof *l->order, by_name, buf_front(&l->names));
+        qsort(l->order, l->count, sizeof *l->order, by_name);
     return 0;
 }
 
@@ -81,7 +79,7 @@ bool walk_next(struct walk *w)
             continue;
         }
         w->dir = level->fd;
-        w->name = (char *)buf_front(&level->names) + level->order[level->at++];
+        w->name = level->order[level->at++];
         w->err = fstatat(w->dir, w->name, &w->st, AT_SYMLINK_NOFOLLOW) < 0 ? errno : 0;
         strcpy(w->path + level->prefix, w->name);
         return true;

@@ -13,7 +13,7 @@
 struct level {
     int fd;
     struct buf names;
-    uint32_t *order; /* where each name starts */
+    const char **order; /* the names, sorted */
     size_t count, at;
     size_t prefix; /* length of the path of this directory, with its slash */
 };
