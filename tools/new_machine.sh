@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs a command in a clone of this tree on a minimal Debian made for it, with make, git, certificates and nothing else.
-# Usage: tools/new_machine.sh make test
+# Usage: [SUITE=trixie] tools/new_machine.sh make test     (without SUITE: the release that this machine has)
 # Files and mounts are its own; kernel, network and processes are this machine's. What leads to the package registries comes
 # along: apt's sources, the settings of pip and npm, certificates, the resolver, and /opt, where an index may be.
 set -euo pipefail
@@ -11,15 +11,17 @@ die() { printf 'error: %s\n' "$*" >&2; exit 1; }
 [[ $EUID -eq 0 ]] || die "only root can make a file system with users and devices of its own"
 command -v mmdebstrap >/dev/null || die "mmdebstrap is missing: run \`make setup\`"
 
-root=$(mktemp -d /var/tmp/new-machine-XXXXXX)
-trap 'rm -rf --one-file-system "$root"' EXIT
-chmod 755 "$root" # as / is everywhere
-shopt -s nullglob
-sources=(/etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources)
-[[ ! -s /etc/apt/sources.list ]] || sources+=(/etc/apt/sources.list)
-suite=$(. /etc/os-release && echo "$VERSION_CODENAME")
+place=$(mktemp -d /var/tmp/new-machine-XXXXXX)
+trap 'rm -rf --one-file-system "$place"' EXIT
+root=$place/root
+own=$(. /etc/os-release && echo "$VERSION_CODENAME")
+suite=${SUITE:-$own}
 printf '\033[2m» %s in %s\033[0m\n' "$suite" "$root" >&2
-mmdebstrap -q --variant=minbase --include=make,git,ca-certificates "$suite" "$root" "${sources[@]}"
+shopt -s nullglob
+for file in /etc/apt/sources.list /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources; do
+    [[ ! -s $file ]] || sed "s/\b$own\b/$suite/g" "$file" >"$place/${file##*/}"
+done
+mmdebstrap -q --variant=minbase --include=make,git,ca-certificates "$suite" "$root" "$place"/*.list "$place"/*.sources
 for path in /etc/resolv.conf /etc/hosts /etc/pip.conf /root/.config/pip /root/.npmrc /usr/local/share/ca-certificates; do
     [[ ! -e $path ]] || { mkdir -p "$root${path%/*}" && cp -rL "$path" "$root${path%/*}/"; }
 done
