@@ -53,7 +53,7 @@ static bool take_rights(const struct user *user)
  */
 static bool leave_processes(void)
 {
-    const struct landlock_ruleset_attr handled = {LANDLOCK_ACCESS_FS_EXECUTE | LANDLOCK_ACCESS_FS_REFER};
+    const struct landlock_ruleset_attr handled = {.handled_access_fs = LANDLOCK_ACCESS_FS_EXECUTE | LANDLOCK_ACCESS_FS_REFER};
     int rules = (int)syscall(SYS_landlock_create_ruleset, &handled, sizeof handled, 0);
 
     if (rules < 0)
