@@ -22,11 +22,11 @@ for file in /etc/apt/sources.list /etc/apt/sources.list.d/*.list /etc/apt/source
     [[ ! -s $file ]] || sed "s/\b$own\b/$suite/g" "$file" >"$place/${file##*/}"
 done
 mmdebstrap -q --variant=minbase --include=make,git,ca-certificates "$suite" "$root" "$place"/*.list "$place"/*.sources
-for path in /etc/resolv.conf /etc/hosts /etc/pip.conf /root/.config/pip /root/.npmrc /usr/local/share/ca-certificates; do
+for path in /etc/resolv.conf /etc/hosts /etc/pip.conf ~/.config/pip ~/.npmrc /usr/local/share/ca-certificates; do
     [[ ! -e $path ]] || { mkdir -p "$root${path%/*}" && cp -rL "$path" "$root${path%/*}/"; }
 done
 chroot "$root" update-ca-certificates >/dev/null 2>&1
-git clone -q . "$root/root/skerry"
+git clone -q . "$root$HOME/skerry"
 mkdir "$root/old"
 
 # pivot_root, since whoever only chroots may make no user namespace.
@@ -36,5 +36,5 @@ unshare --mount --propagation private bash -euc '
     for path in proc sys dev opt; do mount --rbind "/$path" "$root/$path"; done
     mount -t tmpfs -o mode=755 tmpfs "$root/run"
     cd "$root" && pivot_root . old && cd / && umount -l old && rmdir old
-    export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root
-    cd /root/skerry && exec "$@"' bash "$root" "$@"
+    export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+    cd ~/skerry && exec "$@"' bash "$root" "$@"
