@@ -4,6 +4,7 @@ SkerryError
 ├── InvalidArgument (ValueError)            INVALID_ARGUMENT
 │   └── TooLarge                            TOO_LARGE
 ├── Unsupported (NotImplementedError)       UNSUPPORTED
+│   └── NewerVersion                        … something stored by a newer version of Skerry
 ├── ProviderUnavailable                     PROVIDER_UNAVAILABLE
 ├── ConnectionLost (ConnectionError)        CONNECTION_LOST
 ├── Unauthenticated (PermissionError)       UNAUTHENTICATED
@@ -95,6 +96,12 @@ class Unsupported(SkerryError, NotImplementedError):
         super().__init__(message, hint=hint)
         self.option = option
         self.providers = providers
+
+
+class NewerVersion(Unsupported):
+    """Something stored was written by a newer version of Skerry; nothing was done with it."""
+
+    hint = "use the version of Skerry that wrote it, or a newer one"
 
 
 class ProviderUnavailable(SkerryError):

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import anyio
 
-from skerry.core.errors import Corrupted, SandboxNotFound, SkerryError
+from skerry.core.errors import Corrupted, NewerVersion, SandboxNotFound, SkerryError
 from skerry.core.models import Event, SandboxInfo
 from skerry.core.provider import Provider
 from skerry.server.sandboxes import Directory
@@ -64,7 +64,7 @@ class Hub:
             events = await self._provider.events(sandbox_id, self._store.events.cursor(sandbox_id))
         except SandboxNotFound:
             return
-        except Corrupted as error:  # of this one alone: the others' turn comes all the same
+        except (Corrupted, NewerVersion) as error:  # of this one alone: the others' turn comes all the same
             log.error("cannot collect events: %s", str(error), extra={"code": error.code, "sandbox_id": sandbox_id})
             return
         await self._add(sandbox_id, events)

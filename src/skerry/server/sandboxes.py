@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from skerry.core.errors import Corrupted, SandboxNotFound, SkerryError
+from skerry.core.errors import Corrupted, NewerVersion, SandboxNotFound, SkerryError
 from skerry.core.models import SandboxInfo
 from skerry.core.provider import Provider
 from skerry.sdk import AsyncSandbox
@@ -172,8 +172,8 @@ class Directory:
             await self.provider.get(id)
         except SandboxNotFound:
             return False
-        except Corrupted:
-            pass  # damaged, but there
+        except (Corrupted, NewerVersion):
+            pass  # not readable, but there
         return True
 
     async def close_idle(self) -> None:

@@ -19,6 +19,7 @@ from skerry.core.config import home, limits
 from skerry.core.errors import (
     Conflict,
     Corrupted,
+    NewerVersion,
     QuotaExceeded,
     SandboxFailed,
     SandboxNotFound,
@@ -343,7 +344,7 @@ class Engine:
                 record = self._current(sandbox_id)
             except SandboxNotFound:
                 continue
-            except Corrupted as error:
+            except (Corrupted, NewerVersion) as error:
                 record = self.guess(sandbox_id, str(error))
             found.append(record.info())
         return sorted(found, key=lambda info: info.created_at)

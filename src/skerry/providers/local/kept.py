@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from skerry.core.errors import Corrupted
+from skerry.core.errors import Corrupted, NewerVersion
 from skerry.core.models import SnapshotInfo, SnapshotKind
 from skerry.providers.local.durable import replace_file
 from skerry.providers.local.host import ProcessId
-from skerry.providers.local.record import plain, process
+from skerry.providers.local.record import check_version, plain, process
 
 VERSION = 1
 
@@ -79,10 +79,12 @@ def write(path: Path, kept: Kept) -> None:
 
 
 def read(path: Path) -> Kept:
-    """Raises FileNotFoundError, or Corrupted when the file is not a snapshot's record."""
+    """Raises FileNotFoundError, NewerVersion, or Corrupted when the file is not a snapshot's record."""
     data = path.read_bytes()
     try:
         return _parse(json.loads(data))
+    except NewerVersion as error:
+        raise NewerVersion(f"the record of snapshot {path.stem} is from a newer version of Skerry ({error})") from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Corrupted(
             f"the record of snapshot {path.stem} is damaged ({error})",
@@ -91,8 +93,7 @@ def read(path: Path) -> Kept:
 
 
 def _parse(data: dict[str, Any]) -> Kept:
-    if data.pop("version") != VERSION:
-        raise ValueError("it has another version")
+    check_version(data.pop("version"), (VERSION,))
     return Kept(
         **{**data, "ports": tuple(data["ports"]), "lowers": tuple(data["lowers"]), "lease": process(data["lease"])}
     )

@@ -7,16 +7,19 @@ import hashlib
 import json
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from skerry.core.errors import Corrupted
+from skerry.core.errors import Corrupted, NewerVersion
 from skerry.core.models import Event, Resources, SandboxInfo, SandboxSpec, State, VolumeMount
 from skerry.providers.local.durable import replace_file
 from skerry.providers.local.host import ProcessId, boot_id, boottime
 
-VERSION = 2
+VERSION = 3
+"""Raised with every new field, so that an older version refuses the record instead of misreading it."""
+READS = (2, VERSION)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -138,11 +141,15 @@ def remove(directory: Path) -> None:
 
 
 def read(directory: Path) -> Record:
-    """Raises FileNotFoundError, or Corrupted when the file is not a record."""
+    """Raises FileNotFoundError, NewerVersion, or Corrupted when the file is not a record."""
     path = directory / "record.json"
     data = path.read_bytes()
     try:
         return _parse(json.loads(data))
+    except NewerVersion as error:
+        raise NewerVersion(
+            f"the record of sandbox {directory.name} is from a newer version of Skerry ({error})"
+        ) from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Corrupted(
             f"the record of sandbox {directory.name} is damaged ({error})",
@@ -150,13 +157,20 @@ def read(directory: Path) -> Record:
         ) from error
 
 
+def check_version(found: object, known: Sequence[int]) -> None:
+    """Raises NewerVersion for a version that is yet to come, ValueError for one that never was."""
+    if isinstance(found, int) and found > max(known):
+        raise NewerVersion(f"record version {found}; this one reads up to {max(known)}")
+    if found not in known:
+        raise ValueError(f"it has the version {found!r}")
+
+
 def process(value: dict[str, Any] | None) -> ProcessId | None:
     return None if value is None else ProcessId(int(value["pid"]), int(value["start"]), str(value["boot"]))
 
 
 def _parse(data: dict[str, Any]) -> Record:
-    if data.pop("version") != VERSION:
-        raise ValueError("it has another version")
+    check_version(data.pop("version"), READS)
     spec = dict(data["spec"])
     spec["resources"] = Resources(**spec["resources"])
     spec["volumes"] = tuple(VolumeMount(**mount) for mount in spec["volumes"])

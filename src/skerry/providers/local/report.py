@@ -6,7 +6,7 @@ import os
 import shutil
 from dataclasses import dataclass
 
-from skerry.core.errors import Conflict, Corrupted, SandboxNotFound, Unsupported
+from skerry.core.errors import Conflict, Corrupted, NewerVersion, SandboxNotFound, Unsupported
 from skerry.providers.local.engine import Engine
 from skerry.providers.local.pool import PoolStorage
 from skerry.providers.local.storage import find_storage
@@ -77,5 +77,5 @@ def _runs(engine: Engine, sandbox_id: str) -> bool:
         return engine.store.read(sandbox_id).alive
     except SandboxNotFound:
         return engine.store.directory(sandbox_id).exists()  # somebody is making it
-    except Corrupted:
+    except (Corrupted, NewerVersion):
         return False

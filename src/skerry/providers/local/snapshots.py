@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from skerry.core.errors import Conflict, Corrupted, DiskFull, SnapshotNotFound
+from skerry.core.errors import Conflict, Corrupted, DiskFull, NewerVersion, SnapshotNotFound
 from skerry.core.models import State
 from skerry.providers.local import control, ending, hostlayer, kept
 from skerry.providers.local.bases import Base
@@ -184,7 +184,7 @@ class Snapshots:
             self._engine.cgroups.thaw(record.id)
         try:
             made = kept.read(self._path(record.pending_data["taken"]))
-        except (FileNotFoundError, Corrupted):
+        except (FileNotFoundError, Corrupted, NewerVersion):
             return record
         if made.ready and not made.hidden:
             return dataclasses.replace(record, snapshot=made.id)
@@ -201,7 +201,7 @@ class Snapshots:
             with self._lock():
                 try:
                     record = kept.read(self._path(snapshot_id))
-                except (FileNotFoundError, Corrupted):
+                except (FileNotFoundError, Corrupted, NewerVersion):
                     continue
                 if record.ready:
                     self._write(dataclasses.replace(record, lease=None))
@@ -216,7 +216,7 @@ class Snapshots:
         for path in self._directory.glob("sn-*.json"):
             try:
                 yield kept.read(path)
-            except (FileNotFoundError, Corrupted):
+            except (FileNotFoundError, Corrupted, NewerVersion):
                 continue
 
     def list(self, sandbox_id: str | None = None) -> Sequence[Kept]:
@@ -259,7 +259,7 @@ class Snapshots:
         while snapshot_id is not None:
             try:
                 record = kept.read(self._path(snapshot_id))
-            except (FileNotFoundError, Corrupted):
+            except (FileNotFoundError, Corrupted, NewerVersion):
                 return None
             if not record.hidden:
                 return snapshot_id
@@ -353,7 +353,7 @@ class Snapshots:
                     record: Kept | None = kept.read(self._path(snapshot_id))
                 except FileNotFoundError:
                     record = None
-                except Corrupted:
+                except (Corrupted, NewerVersion):
                     continue
                 if record is not None and (record.leased or not record.hidden):
                     continue

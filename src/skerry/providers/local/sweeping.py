@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from skerry.core.errors import Corrupted, SandboxNotFound, SkerryError
+from skerry.core.errors import Corrupted, NewerVersion, SandboxNotFound, SkerryError
 from skerry.core.models import State
 from skerry.providers.local import ending, launch, network
 from skerry.providers.local.record import Record
@@ -117,7 +117,7 @@ class Sweeping:
         engine = self._engine
         try:
             record = self._store.read(sandbox_id)
-        except Corrupted:
+        except (Corrupted, NewerVersion):
             return False  # kept for its owner to see
         except SandboxNotFound as error:
             if not self._store.directory(sandbox_id).is_dir():

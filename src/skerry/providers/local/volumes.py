@@ -26,6 +26,7 @@ from skerry.core.errors import (
     Conflict,
     Corrupted,
     FileMissing,
+    NewerVersion,
     NotADirectory,
     SandboxNotFound,
     VolumeNotFound,
@@ -245,7 +246,7 @@ class Volumes:
         names: set[str] = set()
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # it has none, or has just gone
             names.update((self._store.directory(sandbox_id) / "volumes").read_text().split())
-        with contextlib.suppress(SandboxNotFound, Corrupted):  # then the list is what counts
+        with contextlib.suppress(SandboxNotFound, Corrupted, NewerVersion):  # then the list is what counts
             names.update(mount.name for mount in self._store.read(sandbox_id).spec.volumes)
         return names
 
