@@ -350,6 +350,18 @@ static void limit(int resource, rlim_t value) {
     if (setrlimit(resource, &bounds)) die("rlimit %d", resource);
 }
 
+/* 1 and not 0: a core_pattern that is a pipe runs the machine's handler, as the machine's root, for every limit but 1. */
+static void forbid_cores(void) {
+    struct rlimit bounds = {1, 1};
+    if (!setrlimit(RLIMIT_CORE, &bounds)) return;
+    /* the caller's own bound is 0, and it may not be raised: that is as good where there is no handler */
+    char first = '|';
+    int fd = open("/proc/sys/kernel/core_pattern", O_RDONLY | O_CLOEXEC);
+    if (fd < 0 || read(fd, &first, 1) < 0 || first == '|' || first == '@') die("rlimit core");
+    close(fd);
+    limit(RLIMIT_CORE, 0);
+}
+
 /* Any change of ids takes it back: it is asked for again after the last one. */
 static void die_with(pid_t parent) {
     if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)) die("parent death signal");
@@ -445,7 +457,7 @@ int main(int argc, char **argv) {
     for (int i = 0; i < plan.joins; i++) write_file(plan.join[i], "0");
     if (plan.oom) open_oom(plan.oom);
     if (plan.files) limit(RLIMIT_NOFILE, plan.files);
-    limit(RLIMIT_CORE, 0);
+    forbid_cores();
     die_with(plan.parent);
     run(&plan, root, runtime);
 }

@@ -22,7 +22,7 @@ POLICY = Path(__file__).parents[1] / "src/skerry/providers/local/seccomp.py"
 
 AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 LOAD, AND, GREATER_EQUAL, EQUAL, ANY_BIT, RETURN = 0x20, 0x54, 0x35, 0x15, 0x45, 0x06
-NUMBER, ARCH, FIRST_ARGUMENT, SECOND_ARGUMENT = 0, 4, 16, 24
+NUMBER, ARCH, FIRST_ARGUMENT, SECOND_ARGUMENT, THIRD_ARGUMENT, FOURTH_ARGUMENT = 0, 4, 16, 24, 32, 40
 ALLOW, ERRNO = 0x7FFF0000, 0x00050000
 X32 = 0x4000_0000
 """Calls of the x32 mode start here; there are none for a sandbox."""
@@ -60,11 +60,41 @@ def without_bits(bits: int, otherwise: int) -> list[Instruction]:
     return [(LOAD, 0, 0, FIRST_ARGUMENT), (ANY_BIT, 1, 0, bits), *answer(ALLOW), *answer(otherwise)]
 
 
-def not_of_type(mask: int, kind: int, exceptions: tuple[int, ...], otherwise: int) -> list[Instruction]:
-    """Allow a call whose second argument, an int to the kernel, is not of a kind, or is one of `exceptions`."""
+def not_of_type(
+    mask: int, kind: int, exceptions: tuple[int, ...], others: tuple[int, ...], otherwise: int
+) -> list[Instruction]:
+    """Allow a call whose second argument, an int to the kernel, is not of a kind, or is one of `exceptions`, and is
+    none of `others`."""
     tests = [(EQUAL, len(exceptions) - index, 0, value) for index, value in enumerate(exceptions)]
     end = [(LOAD, 0, 0, SECOND_ARGUMENT), *tests, *answer(otherwise), *answer(ALLOW)]
-    return [(LOAD, 0, 0, SECOND_ARGUMENT), (AND, 0, 0, mask), (EQUAL, 0, len(end) - 1, kind), *end]
+    kinds = [(AND, 0, 0, mask), (EQUAL, 0, len(end) - 1, kind), *end]
+    refusal = len(kinds) - 2
+    first = [(EQUAL, refusal + len(others) - 1 - index, 0, value) for index, value in enumerate(others)]
+    return [(LOAD, 0, 0, SECOND_ARGUMENT), *first, *kinds]
+
+
+def setting(resource: int, then: int) -> list[Instruction]:
+    """setrlimit: `then` for this resource."""
+    return [(LOAD, 0, 0, FIRST_ARGUMENT), (EQUAL, 1, 0, resource), *answer(ALLOW), *answer(then)]
+
+
+def setting_or_reading(resource: int, then: int, otherwise: int) -> list[Instruction]:
+    """prlimit: `then` for a new value of this resource, and `otherwise` for one that asks for the old value too."""
+    return [
+        (LOAD, 0, 0, SECOND_ARGUMENT),
+        (EQUAL, 0, 10, resource),
+        (LOAD, 0, 0, THIRD_ARGUMENT),  # a pointer: both halves count
+        (EQUAL, 0, 2, 0),
+        (LOAD, 0, 0, THIRD_ARGUMENT + 4),
+        (EQUAL, 6, 0, 0),
+        (LOAD, 0, 0, FOURTH_ARGUMENT),
+        (EQUAL, 0, 3, 0),
+        (LOAD, 0, 0, FOURTH_ARGUMENT + 4),
+        (EQUAL, 0, 1, 0),
+        *answer(then),
+        *answer(otherwise),
+        *answer(ALLOW),
+    ]
 
 
 def search(ranges: list[tuple[int, list[Instruction]]]) -> list[Instruction]:
@@ -79,13 +109,18 @@ def search(ranges: list[tuple[int, list[Instruction]]]) -> list[Instruction]:
 
 def build(policy: ModuleType) -> list[Instruction]:
     unlisted, refused = ERRNO | policy.UNLISTED_ERRNO, ERRNO | policy.REFUSED_ERRNO
+    pretended = ERRNO | 0  # nothing is done, and the caller is told that it was
+    ioctl = not_of_type(policy.IOCTL_TYPE, policy.BTRFS_IOCTLS, policy.SHARED_IOCTLS, policy.TERMINAL_IOCTLS, refused)
     actions = dict.fromkeys(numbers(policy.REFUSED), answer(refused))
     actions |= dict.fromkeys(numbers(policy.ALLOWED), answer(ALLOW))
     for name, block in (
         ("clone", without_bits(policy.NAMESPACE_FLAGS, unlisted)),
         ("socket", one_of(policy.SOCKET_FAMILIES, unlisted)),
+        ("socketpair", one_of(policy.PAIR_FAMILIES, unlisted)),
         ("personality", one_of(policy.PERSONALITIES, unlisted)),
-        ("ioctl", not_of_type(policy.IOCTL_TYPE, policy.BTRFS_IOCTLS, policy.SHARED_IOCTLS, refused)),
+        ("ioctl", ioctl),
+        ("setrlimit", setting(policy.CORE, pretended)),
+        ("prlimit64", setting_or_reading(policy.CORE, pretended, refused)),
     ):
         actions |= dict.fromkeys(numbers([name]), block)
     ranges: list[tuple[int, list[Instruction]]] = []

@@ -14,7 +14,7 @@ N = {
         clone3=435, perf_event_open=298, io_uring_setup=425, userfaultfd=323, init_module=175, kexec_load=246, reboot=169,
         swapon=167, settimeofday=164, sethostname=170, open_by_handle_at=304, syslog=103, pivot_root=155, fsopen=430,
         open_tree=428, mount_setattr=442, iopl=172, acct=163, quotactl=179, process_vm_readv=310, pidfd_getfd=438,
-        move_mount=429, name_to_handle_at=303, clock_settime=227),
+        move_mount=429, name_to_handle_at=303, clock_settime=227, io_setup=206, ioctl=16),
 }[platform.machine()]
 """
 
@@ -70,6 +70,39 @@ def test_system_call_is_refused(attack: Attack, what: str) -> None:
     attack(NUMBERS + CALLS[what])
 
 
+@pytest.mark.parametrize("family", [2, 10, 16, 17, 30, 38, 40, 44])
+def test_a_pair_of_sockets_of_another_family_than_unix_is_not_even_made(attack: Attack, family: int) -> None:
+    """The kernel's own refusal comes after it has made two of them, and loaded the family's module."""
+    for kind in (1, 2, 3, 5):
+        assert attack(f"return syscall(53, {family}, {kind}, 0, ctypes.create_string_buffer(8))") == "ENOSYS"
+
+
+def test_requests_of_asynchronous_files_do_not_exist(attack: Attack) -> None:
+    """The kernel counts their queues for the whole machine."""
+    body = NUMBERS + 'return syscall(N["io_setup"], 1, ctypes.create_string_buffer(8))'
+    assert attack(body) == "ENOSYS"
+
+
+TYPING = """
+import fcntl, pty, termios
+child, terminal = pty.fork()
+if child == 0:
+    numbers = [0]
+    for request in ({request}, {request} | 7 << 32):
+        result = libc.syscall(ctypes.c_long(N["ioctl"]), 0, ctypes.c_ulong(request), ctypes.c_char_p(b"\x02x"))
+        numbers.append(ctypes.get_errno() if result < 0 else 0)
+    os._exit(0 if numbers[1:] == [errno.EPERM] * 2 else 1)
+if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
+    return "typed"
+raise OSError(errno.EPERM, "refused")
+"""
+
+
+@pytest.mark.parametrize("request_code", [0x5412, 0x541C])
+def test_a_program_cannot_type_into_its_terminal(attack: Attack, request_code: int) -> None:
+    attack(NUMBERS + TYPING.format(request=request_code))
+
+
 FILES_TO_READ = [
     "/proc/1/mem",
     "/proc/1/maps",
@@ -86,6 +119,7 @@ FILES_TO_READ = [
     "/dev/kvm",
     "/dev/fuse",
     "/sys/kernel/debug/x",
+    "/proc/pressure/memory",
     "/proc/1/root/etc/passwd",
     "/proc/1/cwd/etc/passwd",
     "/proc/1/map_files/x",

@@ -768,8 +768,8 @@ MUTANTS = [
     Mutant(
         "a sandbox may make btrfs subvolumes",
         "tools/gen_seccomp.py",
-        "policy.SHARED_IOCTLS, refused)",
-        "policy.SHARED_IOCTLS, ALLOW)",
+        "policy.TERMINAL_IOCTLS, refused)",
+        "policy.TERMINAL_IOCTLS, ALLOW)",
         "tests/isolation/test_btrfs.py::test_a_request_to_btrfs_is_refused[user-make a subvolume-/data]",
     ),
     Mutant(

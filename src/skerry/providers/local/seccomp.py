@@ -17,22 +17,21 @@ ALLOWED = (
     "get_thread_area getcpu getcwd getdents getdents64 getegid geteuid getgid getgroups getitimer getpeername "
     "getpgid getpgrp getpid getppid getpriority getrandom getresgid getresuid getrlimit getrusage getsid "
     "getsockname getsockopt gettid gettimeofday getuid getxattr inotify_add_watch inotify_init inotify_init1 "
-    "inotify_rm_watch io_cancel io_destroy io_getevents io_pgetevents io_setup io_submit ioprio_get "
-    "ioprio_set kill landlock_add_rule landlock_create_ruleset landlock_restrict_self lchown lgetxattr link linkat "
-    "listen listxattr llistxattr lremovexattr lseek lsetxattr lstat madvise map_shadow_stack membarrier "
-    "memfd_create memfd_secret mincore mkdir mkdirat mknod mknodat mlock mlock2 mlockall mmap mprotect "
-    "mq_getsetattr mq_notify mq_open mq_timedreceive mq_timedsend mq_unlink mremap mseal msgctl msgget msgrcv "
+    "inotify_rm_watch ioprio_get ioprio_set kill landlock_add_rule landlock_create_ruleset landlock_restrict_self "
+    "lchown lgetxattr link linkat listen listxattr llistxattr lremovexattr lseek lsetxattr lstat madvise "
+    "map_shadow_stack membarrier memfd_create memfd_secret mincore mkdir mkdirat mknod mknodat mlock mlock2 mlockall mmap "
+    "mprotect mq_getsetattr mq_notify mq_open mq_timedreceive mq_timedsend mq_unlink mremap mseal msgctl msgget msgrcv "
     "msgsnd msync munlock munlockall munmap nanosleep newfstatat open openat openat2 pause pidfd_open "
     "pidfd_send_signal pipe pipe2 pkey_alloc pkey_free pkey_mprotect poll ppoll prctl pread64 preadv preadv2 "
-    "prlimit64 process_madvise process_mrelease pselect6 ptrace pwrite64 pwritev pwritev2 read readahead readlink "
+    "process_madvise process_mrelease pselect6 ptrace pwrite64 pwritev pwritev2 read readahead readlink "
     "readlinkat readv recvfrom recvmmsg recvmsg remap_file_pages removexattr rename renameat renameat2 "
     "restart_syscall rmdir rseq rt_sigaction rt_sigpending rt_sigprocmask rt_sigqueueinfo rt_sigreturn "
     "rt_sigsuspend rt_sigtimedwait rt_tgsigqueueinfo sched_get_priority_max sched_get_priority_min "
     "sched_getaffinity sched_getattr sched_getparam sched_getscheduler sched_rr_get_interval sched_setaffinity "
     "sched_setattr sched_setparam sched_setscheduler sched_yield seccomp select semctl semget semop semtimedop "
     "sendfile sendmmsg sendmsg sendto set_mempolicy set_robust_list set_thread_area set_tid_address setfsgid "
-    "setfsuid setgid setgroups setitimer setpgid setpriority setregid setresgid setresuid setreuid setrlimit setsid "
-    "setsockopt setuid setxattr shmat shmctl shmdt shmget shutdown sigaltstack signalfd signalfd4 socketpair splice "
+    "setfsuid setgid setgroups setitimer setpgid setpriority setregid setresgid setresuid setreuid setsid "
+    "setsockopt setuid setxattr shmat shmctl shmdt shmget shutdown sigaltstack signalfd signalfd4 splice "
     "stat statfs statx symlink symlinkat sync sync_file_range syncfs sysinfo tee tgkill time timer_create "
     "timer_delete timer_getoverrun timer_gettime timer_settime timerfd_create timerfd_gettime timerfd_settime times "
     "tkill truncate umask uname unlink unlinkat utime utimensat utimes vfork vmsplice wait4 waitid write writev"
@@ -52,6 +51,8 @@ NAMESPACE_FLAGS = 0x7E02_0000
 
 SOCKET_FAMILIES = (1, 2, 10, 16)
 """unix, IPv4, IPv6, netlink."""
+PAIR_FAMILIES = (1,)
+"""Of a pair of sockets: socketpair(2) makes two sockets of any family before it finds that the family has no pairs."""
 
 PERSONALITIES = (0x0, 0x0008, 0x20000, 0x20008, 0x40000, 0xFFFF_FFFF)
 """What personality(2) may set: Linux, uname26, no address randomisation (debuggers), and the query."""
@@ -63,6 +64,15 @@ IOCTL_TYPE = 0xFF00
 SHARED_IOCTLS = (0x4004_9409, 0x4020_940D, 0xC018_9436)
 """Of that type, but every file system's: FICLONE, FICLONERANGE, FIDEDUPERANGE."""
 
+TERMINAL_IOCTLS = (0x5412, 0x541C)
+"""TIOCSTI and TIOCLINUX: a program that types into the terminal it runs in gives orders to who uses that terminal."""
+
+RESOURCES = 16
+CORE = 4
+"""RLIMIT_CORE, of the `RESOURCES` that setrlimit(2) and prlimit(2) limit. The launcher sets it to 1, the one value with
+which a crash runs no handler of the machine, so no process may set it to 0. Programs that keep keys (gpg, ssh-agent) do
+just that, and end if they cannot: they are told that it worked. No core is written with 1 either."""
+
 UNLISTED_ERRNO = 38
 REFUSED_ERRNO = 1
 
@@ -70,31 +80,52 @@ REFUSED_ERRNO = 1
 def oci_rules() -> dict[str, object]:
     """The same filter in the form of an OCI configuration, for runtimes that compile it themselves."""
 
-    def equals(name: str, value: int) -> dict[str, object]:
-        return {
-            "names": [name],
-            "action": "SCMP_ACT_ALLOW",
-            "args": [{"index": 0, "value": value, "op": "SCMP_CMP_EQ"}],
-        }
+    def compare(index: int, value: int, operator: str = "SCMP_CMP_EQ") -> dict[str, object]:
+        return {"index": index, "value": value, "op": operator}
 
-    def ioctl(mask: int, value: int) -> dict[str, object]:
-        # the kernel looks at the lower half of the register only
-        compared = {"index": 1, "value": mask, "valueTwo": value, "op": "SCMP_CMP_MASKED_EQ"}
-        return {"names": ["ioctl"], "action": "SCMP_ACT_ALLOW", "args": [compared]}
+    def low_half(index: int, value: int, mask: int = 0xFFFF_FFFF) -> dict[str, object]:
+        """Of an argument whose upper half the kernel does not look at."""
+        return {"index": index, "value": mask, "valueTwo": value, "op": "SCMP_CMP_MASKED_EQ"}
 
-    type_bits = [1 << bit for bit in range(32) if IOCTL_TYPE & 1 << bit]
-    no_namespaces = {"index": 0, "value": NAMESPACE_FLAGS, "valueTwo": 0, "op": "SCMP_CMP_MASKED_EQ"}
+    def allow(name: str, *arguments: dict[str, object]) -> dict[str, object]:
+        return {"names": [name], "action": "SCMP_ACT_ALLOW", "args": arguments}
+
+    def answer(errno: int, name: str, *arguments: dict[str, object]) -> dict[str, object]:
+        return {"names": [name], "action": "SCMP_ACT_ERRNO", "errnoRet": errno, "args": arguments}
+
+    others = [resource for resource in range(RESOURCES) if resource != CORE]
+    refused = [(IOCTL_TYPE, BTRFS_IOCTLS), *((0xFFFF_FFFF, request) for request in TERMINAL_IOCTLS)]
+    set_core = (low_half(1, CORE), compare(2, 0, "SCMP_CMP_NE"))
     return {
         "defaultAction": "SCMP_ACT_ERRNO",
         "defaultErrnoRet": UNLISTED_ERRNO,
         "syscalls": [
             {"names": ALLOWED, "action": "SCMP_ACT_ALLOW"},
-            {"names": ["clone"], "action": "SCMP_ACT_ALLOW", "args": [no_namespaces]},
-            *(equals("socket", family) for family in SOCKET_FAMILIES),
-            *(equals("personality", value) for value in PERSONALITIES),
-            # there is no "masked and not equal": another type differs in one bit at least
-            *(ioctl(bit, ~BTRFS_IOCTLS & bit) for bit in type_bits),
-            *(ioctl(0xFFFF_FFFF, request) for request in SHARED_IOCTLS),
+            allow("clone", low_half(0, 0, NAMESPACE_FLAGS)),
+            *(allow("socket", compare(0, family)) for family in SOCKET_FAMILIES),
+            *(allow("socketpair", compare(0, family)) for family in PAIR_FAMILIES),
+            *(allow("personality", compare(0, value)) for value in PERSONALITIES),
+            *(allow("ioctl", low_half(1, value, mask)) for mask, value in _outside(refused)),
+            *(allow("ioctl", low_half(1, request)) for request in SHARED_IOCTLS),
+            *(answer(REFUSED_ERRNO, "ioctl", low_half(1, request)) for request in TERMINAL_IOCTLS),
+            *(allow("setrlimit", low_half(0, resource)) for resource in others),
+            *(allow("prlimit64", low_half(1, resource)) for resource in others),
+            allow("prlimit64", low_half(1, CORE), compare(2, 0)),
+            answer(0, "setrlimit", low_half(0, CORE)),
+            answer(0, "prlimit64", *set_core, compare(3, 0)),
+            answer(REFUSED_ERRNO, "prlimit64", *set_core, compare(3, 0, "SCMP_CMP_NE")),
             {"names": REFUSED, "action": "SCMP_ACT_ERRNO", "errnoRet": REFUSED_ERRNO},
         ],
     }
+
+
+def _outside(patterns: list[tuple[int, int]], mask: int = 0, value: int = 0) -> list[tuple[int, int]]:
+    """Patterns (mask, value) that every number matches which matches none of `patterns`: rules have no "not equal"."""
+    met = [pattern for pattern in patterns if not (pattern[1] ^ value) & pattern[0] & mask]
+    if not met:
+        return [(mask, value)]
+    unknown = met[0][0] & ~mask
+    if not unknown:
+        return []
+    bit = unknown & -unknown
+    return [*_outside(met, mask | bit, value), *_outside(met, mask | bit, value | bit)]
