@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -99,6 +100,24 @@ def test_inotify_bomb_takes_nothing_from_the_neighbour(target: Sandbox, neighbou
         break
     second.kill()
     first.kill()
+    assert_all_well(target, neighbour)
+
+
+@pytest.mark.parametrize("user", ["user", "root"])
+def test_terminal_bomb_takes_nothing_from_the_neighbour_or_the_machine(
+    target: Sandbox, neighbour: Sandbox, user: str
+) -> None:
+    code = "import os,time\nmany = []\ntry:\n while len(many) < 1000: many.append(os.openpty()[0])\nexcept OSError as e: pass\n"
+    code += "print(len(many), flush=True)\ntime.sleep(60)"
+    bomb = target.processes.spawn(["python3", "-c", code], user=user)
+    for chunk in bomb:
+        assert int(chunk.data) <= 64
+        break
+    opened = neighbour.exec(["python3", "-c", "import os; print(len([os.openpty() for _ in range(32)]))"])
+    assert opened.stdout == "32\n", opened.stderr
+    for end in os.openpty():
+        os.close(end)
+    bomb.kill()
     assert_all_well(target, neighbour)
 
 

@@ -145,6 +145,32 @@ def test_the_accounts_of_the_storage_pool_cannot_be_seen(sandbox: Sandbox, attac
     assert found.stdout == ""
 
 
+@pytest.fixture
+def disk_in_a_file(tmp_path: Path) -> Iterator[Path]:
+    """A disk of the machine whose content is a file, as that of a storage pool: the kernel shows the file's path."""
+    file = tmp_path / "disk"
+    file.write_bytes(bytes(1 << 20))
+    device = subprocess.run(
+        ["losetup", "-f", "--show", file], check=True, capture_output=True, text=True
+    ).stdout.strip()
+    try:
+        yield Path("/sys/block", Path(device).name)
+    finally:
+        subprocess.run(["losetup", "-d", device], check=True)
+
+
+def test_files_that_the_machine_s_disks_are_in_cannot_be_seen(
+    sandbox: Sandbox, attacker: str, disk_in_a_file: Path
+) -> None:
+    assert (disk_in_a_file / "loop/backing_file").exists()
+    found = sandbox.exec(
+        f"ls -A /sys/block /sys/devices/virtual/block; cat {disk_in_a_file}/loop/* 2>/dev/null;"
+        " find /sys -name backing_file -exec cat {} + 2>/dev/null",
+        user=attacker,
+    )
+    assert found.stdout == "/sys/block:\n\n/sys/devices/virtual/block:\n"
+
+
 def test_links_to_the_machine_s_paths_lead_nowhere(
     sandbox: Sandbox, planted: list[Path], marker: str, tmp_path: Path
 ) -> None:

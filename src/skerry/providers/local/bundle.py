@@ -22,9 +22,11 @@ _CAPABILITIES = [
 # only what everybody may read, or what belongs to the sandbox's own namespaces, needs covering.
 _MASKED = (
     "/proc/acpi /proc/asound /proc/keys /proc/latency_stats /proc/timer_list /proc/scsi /proc/interrupts "
-    "/sys/firmware /sys/devices/virtual/powercap /sys/fs/btrfs"
+    "/proc/pressure /sys/block /sys/firmware /sys/devices/virtual/block /sys/devices/virtual/powercap /sys/fs/btrfs"
 ).split()
 _READ_ONLY = ["/proc/sys"]
+TERMINALS = 64
+"""Pseudo-terminals that a sandbox may have at a time: the kernel has 3,072 for all of them together."""
 
 
 @cache
@@ -55,7 +57,7 @@ def _mounts(memory: int) -> list[dict[str, object]]:
     return [
         _mount("/proc", "proc", "noexec", "nodev"),
         _mount("/dev", "tmpfs", "strictatime", "mode=755", "size=64k"),
-        _mount("/dev/pts", "devpts", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"),
+        _mount("/dev/pts", "devpts", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", f"max={TERMINALS}"),
         _mount("/dev/shm", "tmpfs", "noexec", "nodev", "mode=1777", f"size={shm}"),
         _mount("/sys", "sysfs", "noexec", "nodev", "ro"),
     ]
