@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
+import resource
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +14,7 @@ from skerry import Resources, Sandbox
 from tests.isolation.conftest import host_works, still_works
 
 MEMORY = 256 << 20
+PAGE = resource.getpagesize()
 
 
 @pytest.fixture
@@ -85,6 +89,55 @@ def test_shared_memory_bombs_are_charged_to_the_sandbox(target: Sandbox, neighbo
     code += " p = l.shmat(i, None, 0)\n ctypes.memset(p, 1, 1 << 24)"
     result = target.exec(["python3", "-c", code], timeout=60)
     assert result.exit_code != 0
+    assert_all_well(target, neighbour)
+
+
+HOLD = """
+import socket, time
+block, kept, held = bytes(60000), [], 0
+def tcp():
+    with socket.create_server(("127.0.0.1", 0), backlog=128) as server:
+        kept.append(socket.create_connection(server.getsockname(), timeout=5))
+        kept.append(server.accept()[0])
+    return kept[-1], kept[-2].send
+def udp():
+    kept.append(socket.socket(type=socket.SOCK_DGRAM))
+    kept[-1].bind(("127.0.0.1", 0))
+    sender = socket.socket(type=socket.SOCK_DGRAM)
+    sender.connect(kept[-1].getsockname())
+    return kept[-1], sender.send
+deadline = time.time() + 60
+while held < 600 << 20 and len(kept) < 1500 and time.time() < deadline:
+    receiver, send = KIND()
+    receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+    for other in kept[-2:]:
+        other.setblocking(False)
+    try:
+        for _ in range(64):
+            held += send(block)
+    except OSError:
+        pass
+print("held", held, len(kept), flush=True)
+time.sleep(600)
+"""
+
+
+def socket_buffers() -> int:
+    """What all TCP and UDP sockets of this machine hold: the kernel counts them together, whatever asks."""
+    text = Path("/proc/net/sockstat").read_text()
+    return sum(int(pages) for pages in re.findall(r"^(?:TCP|UDP): .*mem (\d+)", text, re.MULTILINE)) * PAGE
+
+
+@pytest.mark.parametrize("user", ["user", "root"])
+@pytest.mark.parametrize("kind", ["tcp", "udp"])
+def test_socket_buffers_stay_inside_the_memory_limit(target: Sandbox, neighbour: Sandbox, user: str, kind: str) -> None:
+    before = socket_buffers()
+    process = target.processes.spawn(["python3", "-c", HOLD.replace("KIND", kind)], user=user)
+    for chunk in process:  # ends without a word where the kernel kills it for its memory
+        assert chunk.data.startswith(b"held"), chunk.data
+        break
+    assert socket_buffers() - before < MEMORY * 3 // 4
+    process.kill()
     assert_all_well(target, neighbour)
 
 

@@ -1,7 +1,6 @@
 """Limits and accounting through cgroups: version 1, version 2, or a host that mixes them.
 
 Each sandbox has one group, `skerry/ID`, in every hierarchy that carries one of the controllers used here.
-Proved on version 1 and on mixed hosts; the version 2 side is tested against a fake tree only.
 """
 
 from __future__ import annotations
@@ -18,7 +17,16 @@ from skerry.core.models import Resources
 
 GROUP = "skerry"
 CONTROLLERS = ("memory", "cpu", "pids", "freezer", "cpuacct")
+GIVEN = frozenset({"memory", "cpu", "pids"})
+"""What a version 2 group must be given by the one above it; it has the others anyway."""
 _CPU_PERIOD = 100_000
+_SOCKETS = "memory.kmem.tcp.limit_in_bytes"
+"""Version 1 charges the buffers of TCP and UDP sockets to a counter of their own, and only once it has a limit."""
+_SOCKET_SHARE = 4
+"""On version 1 the buffers of all sockets may hold this part of the memory limit, besides what the limit allows."""
+_LEAF = "init"
+"""Where the processes go that are in the root of a cgroup namespace: such a group cannot give controllers away."""
+_MOVES = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +100,17 @@ class Cgroups:
                     option=name,
                     hint="run `skerry doctor`",
                 )
+        memory = self._with("memory")
+        if limits.memory is not None and memory is not None and not self._charges_sockets(memory):
+            raise Unsupported(
+                f"this machine cannot enforce the limit 'memory' for socket buffers: its kernel has no {_SOCKETS}",
+                option="memory",
+                hint="boot with cgroup v2 alone (systemd.unified_cgroup_hierarchy=1), which counts them as memory",
+            )
+
+    @staticmethod
+    def _charges_sockets(memory: Hierarchy) -> bool:
+        return memory.version == 2 or (memory.path / _SOCKETS).exists()
 
     def group(self, hierarchy: Hierarchy, sandbox_id: str) -> Path:
         return Path(f"{hierarchy.path}/{GROUP}/{sandbox_id}")  # asked often in every create: half the time of two `/`
@@ -102,24 +121,68 @@ class Cgroups:
             raise ProviderUnavailable(f"this machine has no {controller} cgroup controller")
         return self.group(hierarchy, sandbox_id) / (version1 if hierarchy.version == 1 else version2)
 
+    def prepare(self) -> None:
+        """Make the parent of the sandboxes' groups in each hierarchy; what is there already stays.
+
+        Raises ProviderUnavailable.
+        """
+        for hierarchy in self.hierarchies:
+            self._make_parent(hierarchy)
+
     def create(self, sandbox_id: str, limits: Resources) -> None:
-        """Make the sandbox's groups and set its limits. Raises OSError, Unsupported."""
+        """Make the sandbox's groups and set its limits. Raises ProviderUnavailable, Unsupported, FileExistsError."""
         for hierarchy in self.hierarchies:
             group = self.group(hierarchy, sandbox_id)
             try:
-                group.mkdir()
+                self._make_group(group)
             except FileNotFoundError:
                 self._make_parent(hierarchy)
-                group.mkdir()
-        self.set_limits(sandbox_id, limits)
+                self._make_group(group)
+        try:
+            self.set_limits(sandbox_id, limits)
+        except FileNotFoundError:
+            # The process that made the parent group died, or has not come yet, to giving it its controllers.
+            self.prepare()
+            try:
+                self.set_limits(sandbox_id, limits)
+            except FileNotFoundError as error:
+                raise ProviderUnavailable(
+                    f"the kernel made no {error.filename}: its cgroup has no such controller",
+                    hint="run `skerry doctor`",
+                ) from error
+
+    @staticmethod
+    def _make_group(group: Path) -> None:
+        try:
+            group.mkdir()
+        except (FileNotFoundError, FileExistsError):
+            raise
+        except OSError as error:
+            raise _unusable(group, error) from error
 
     def _make_parent(self, hierarchy: Hierarchy) -> None:
         parent = hierarchy.path / GROUP
-        parent.mkdir(exist_ok=True)
-        if hierarchy.version == 2:
-            wanted = " ".join(f"+{name}" for name in sorted(hierarchy.controllers & {"memory", "cpu", "pids"}))
-            for group in (hierarchy.path, parent):
-                (group / "cgroup.subtree_control").write_text(wanted)
+        try:
+            parent.mkdir(exist_ok=True)
+            if hierarchy.version == 2:
+                self._give_controllers(hierarchy, parent)
+        except OSError as error:
+            raise _unusable(parent, error) from error
+
+    @staticmethod
+    def _give_controllers(hierarchy: Hierarchy, parent: Path) -> None:
+        wanted = " ".join(f"+{name}" for name in sorted(hierarchy.controllers & GIVEN))
+        for attempt in range(_MOVES):
+            try:
+                (hierarchy.path / "cgroup.subtree_control").write_text(wanted)
+                break
+            except OSError as error:
+                # Only the machine's own root may have both processes and groups with controllers. The root of a
+                # cgroup namespace, as in a container, is not that: its processes go one level down.
+                if error.errno != errno.EBUSY or attempt == _MOVES - 1:
+                    raise
+                _move_processes(hierarchy.path, hierarchy.path / _LEAF)
+        (parent / "cgroup.subtree_control").write_text(wanted)
 
     def set_limits(self, sandbox_id: str, limits: Resources) -> None:
         """Apply the limits that are not None. Raises Unsupported for one the kernel refuses."""
@@ -140,16 +203,14 @@ class Cgroups:
             if swap.exists():
                 _write(swap, "0")
             return
-        with_swap = file.parent / "memory.memsw.limit_in_bytes"
+        sockets = file.parent / _SOCKETS
+        before = sockets.read_text()
+        _write(sockets, str(size // _SOCKET_SHARE))
         try:
-            _write(file, str(size))
-        except Unsupported:  # memory may never be above memory plus swap: raise that one first
-            _write(with_swap, str(size))
-            _write(file, str(size))
-        try:
-            _write(with_swap, str(size))
-        except FileNotFoundError:
-            pass  # a kernel that does not count swap
+            _set_memory_and_swap(file, size)
+        except Unsupported:
+            _write(sockets, before)
+            raise
 
     def join_files(self, sandbox_id: str) -> list[Path]:
         """Where the launcher writes itself: `tasks` moves one thread without the kernel's global fork lock."""
@@ -272,6 +333,46 @@ def _write(path: Path, text: str) -> None:
         raise
     except OSError as error:
         raise Unsupported(f"the kernel refused {text} for {path.name}: {error.strerror}", option=path.name) from error
+
+
+def _set_memory_and_swap(memory: Path, size: int) -> None:
+    with_swap = memory.parent / "memory.memsw.limit_in_bytes"
+    try:
+        _write(memory, str(size))
+    except Unsupported:  # memory may never be above memory plus swap: raise that one first
+        _write(with_swap, str(size))
+        _write(memory, str(size))
+    try:
+        _write(with_swap, str(size))
+    except FileNotFoundError:
+        pass  # a kernel that does not count swap
+
+
+def _move_processes(source: Path, target: Path) -> None:
+    """Raises OSError, ProviderUnavailable for a process that cannot be named here."""
+    target.mkdir(exist_ok=True)
+    for pid in (source / "cgroup.procs").read_text().split():
+        if pid == "0":
+            raise ProviderUnavailable(
+                f"{source} has processes of another pid namespace, so no group below it can have limits",
+                hint="run Skerry in a cgroup namespace of its own: `docker run --privileged --cgroupns=private`",
+            )
+        try:
+            (target / "cgroup.procs").write_text(pid)
+        except ProcessLookupError:
+            pass  # ended meanwhile
+
+
+def _unusable(group: Path, error: OSError) -> ProviderUnavailable:
+    hints = {
+        errno.EROFS: "mount it writable: a service needs ProtectControlGroups=no, a container --privileged",
+        errno.EACCES: "local sandboxes need root and a writable cgroup file system",
+        errno.EPERM: "local sandboxes need root and a writable cgroup file system",
+        errno.EBUSY: "processes in it keep it from giving its controllers away: start Skerry in a group of its own",
+    }
+    return ProviderUnavailable(
+        f"the cgroup {group} cannot be made: {error.strerror}", hint=hints.get(error.errno or 0, "run `skerry doctor`")
+    )
 
 
 def _remove_group(path: Path) -> bool:
