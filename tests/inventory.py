@@ -61,7 +61,7 @@ def take(home: Path, known: frozenset[str] = frozenset()) -> Inventory:
     `known` are foreign ones from before: what is left of one that is just being swept does not become ours.
     """
     foreign = _foreign(home) | known
-    groups = list(Path("/sys/fs/cgroup").glob("*/skerry/sb-*"))
+    groups = list(sandbox_groups(Path("/sys/fs/cgroup")))
     seen = list(_sandbox_processes())
     devices = frozenset(os.listdir("/sys/class/net"))
     foreign |= _foreign(home)  # those that came meanwhile
@@ -77,6 +77,12 @@ def take(home: Path, known: frozenset[str] = frozenset()) -> Inventory:
         folders=frozenset(_folders(home)),
         foreign=frozenset(foreign),
     )
+
+
+def sandbox_groups(root: Path) -> Iterator[Path]:
+    """The groups of sandboxes: in each hierarchy of version 1, and in the one of version 2."""
+    for pattern in ("skerry/sb-*", "*/skerry/sb-*"):
+        yield from root.glob(pattern)
 
 
 def settle(home: Path, before: Inventory, timeout: float = 10.0) -> Inventory:

@@ -14,6 +14,7 @@ from skerry.core.errors import ProviderUnavailable, Unsupported
 from skerry.core.models import Resources
 from skerry.providers.local import cgroup
 from skerry.providers.local.cgroup import Cgroups, Hierarchy
+from tests.inventory import sandbox_groups
 
 V1 = "\n".join(
     f"{number} 1 0:{number} / /sys/fs/cgroup/{name} rw - cgroup cgroup rw,{name}"
@@ -111,6 +112,12 @@ def test_v1_limits_memory_with_and_without_swap_alike(tmp_path: Path) -> None:
     cgroups.set_limits(ID, Resources(memory=500))
     assert (group / "memory.limit_in_bytes").read_text().startswith("500")
     assert (group / "memory.memsw.limit_in_bytes").read_text().startswith("500")
+
+
+@pytest.mark.parametrize("parent", ["skerry", "memory/skerry"])
+def test_what_a_test_leaves_behind_is_seen_on_both_versions(tmp_path: Path, parent: str) -> None:
+    (tmp_path / parent / ID).mkdir(parents=True)
+    assert list(sandbox_groups(tmp_path)) == [tmp_path / parent / ID]
 
 
 def test_v1_limits_the_buffers_of_sockets_and_changes_that_limit_too(tmp_path: Path) -> None:

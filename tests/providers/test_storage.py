@@ -252,6 +252,16 @@ def test_a_crash_before_the_pool_is_complete_is_made_good(
     assert not (own_home / "pool.new").exists()
 
 
+def test_a_kernel_that_keeps_no_accounts_is_said_before_anything_is_written(
+    own_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own_home.mkdir()
+    monkeypatch.setattr(btrfs, "has_quotas", lambda path: False)
+    with pytest.raises(errors.ProviderUnavailable, match="no disk limit can be enforced"):
+        storage.open_storage(own_home)
+    assert not (own_home / "storage").exists()
+
+
 def test_a_pool_that_is_not_mounted_is_mounted_by_the_next_use(ready: Engine) -> None:
     sandbox = ready.create(SandboxSpec())
     ready.destroy(sandbox.id)

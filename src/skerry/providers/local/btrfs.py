@@ -155,10 +155,11 @@ def _qgroups(path: Path) -> Path:
 
 def has_quotas(path: Path) -> bool:
     """Whether the file system keeps full accounts: "simple" ones charge a snapshot's data to whoever wrote it."""
+    accounts = _qgroups(path)
     try:
-        return (_qgroups(path) / "mode").read_text().strip() == "qgroup"
-    except FileNotFoundError:
-        return False
+        return (accounts / "mode").read_text().strip() == "qgroup"
+    except FileNotFoundError:  # kernels before 6.7 have no simple ones, and nothing to tell them by
+        return accounts.is_dir()
 
 
 def enable_quotas(path: Path) -> None:

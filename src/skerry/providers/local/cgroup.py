@@ -128,6 +128,9 @@ class Cgroups:
         """
         for hierarchy in self.hierarchies:
             self._make_parent(hierarchy)
+            parent = hierarchy.path / GROUP
+            if not os.access(parent, os.W_OK):
+                raise _unusable(parent, OSError(errno.EROFS, os.strerror(errno.EROFS)))
 
     def create(self, sandbox_id: str, limits: Resources) -> None:
         """Make the sandbox's groups and set its limits. Raises ProviderUnavailable, Unsupported, FileExistsError."""
@@ -371,7 +374,7 @@ def _unusable(group: Path, error: OSError) -> ProviderUnavailable:
         errno.EBUSY: "processes in it keep it from giving its controllers away: start Skerry in a group of its own",
     }
     return ProviderUnavailable(
-        f"the cgroup {group} cannot be made: {error.strerror}", hint=hints.get(error.errno or 0, "run `skerry doctor`")
+        f"the cgroup {group} cannot be used: {error.strerror}", hint=hints.get(error.errno or 0, "run `skerry doctor`")
     )
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from skerry.core.config import home
 from skerry.core.errors import ProviderUnavailable, SkerryError
 from skerry.core.models import Resources, SandboxSpec
-from skerry.providers.local import host, network
+from skerry.providers.local import btrfs, host, network
 from skerry.providers.local.cgroup import Cgroups
 from skerry.providers.local.engine import Engine
 from skerry.providers.local.storage import choose, find_storage, missing_for_pool
@@ -73,8 +73,8 @@ def _kernel() -> Check:
         for name in ("user", "pid", "net", "mnt", "ipc", "uts", "cgroup"):
             if not Path(f"/proc/self/ns/{name}").exists():
                 raise ProviderUnavailable(f"this kernel has no {name} namespaces", hint="another kernel")
-        if "overlay" not in Path("/proc/filesystems").read_text():
-            raise ProviderUnavailable("overlayfs is not loaded", hint="modprobe overlay")
+        if not host.knows_filesystem("overlay"):
+            raise ProviderUnavailable("this kernel has no overlayfs", hint="install its module: `modprobe overlay`")
         return f"Linux {release}, namespaces, overlayfs"
 
     return _attempt("kernel", look)
@@ -103,8 +103,9 @@ def _cgroups() -> Check:
     def look() -> str:
         cgroups = Cgroups.detect()
         cgroups.require(Resources(cpu=1, memory=1, pids=1))
-        proved = "" if cgroups.mode != "v2" else " (tested against a fake tree only, not on a real v2 machine)"
-        return f"{cgroups.mode}: memory, cpu and pids limits are enforced{proved}"
+        if os.geteuid() == 0:  # the others are told above
+            cgroups.prepare()
+        return f"{cgroups.mode}: memory, cpu and pids limits are enforced"
 
     return _attempt("cgroups", look)
 
@@ -129,7 +130,8 @@ def _storage() -> Check:
     def look() -> str:
         path = home()
         there = find_storage(path) if path.is_dir() else None
-        kind = there.kind if there else choose(next(each for each in (path, *path.parents) if each.exists()))
+        existing = next(each for each in (path, *path.parents) if each.exists())
+        kind = there.kind if there else choose(existing)
         if kind == "directory":
             missing = missing_for_pool()
             raise ProviderUnavailable(
@@ -138,6 +140,11 @@ def _storage() -> Check:
             )
         if there is not None:
             there.prepare()
+        if kind == "btrfs" and not btrfs.has_quotas(existing):
+            raise ProviderUnavailable(
+                f"btrfs, whose accounts are off: sandboxes in {path} have no disk limit",
+                hint=f"btrfs quota enable {existing}",
+            )
         return {"pool": "a btrfs pool in a file", "btrfs": "btrfs, which SKERRY_HOME is on"}[kind]
 
     return _attempt("storage", look, required=False)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import re
 import select
 import shutil
 import signal
@@ -15,6 +17,8 @@ from typing import NamedTuple
 from skerry.core.errors import ProviderUnavailable
 
 BINARIES = Path(__file__).parents[2] / "_bin"
+_FSOPEN = 430  # on every architecture
+_FSOPEN_CLOEXEC = 1
 
 
 @cache
@@ -103,6 +107,19 @@ def _look(pid: int) -> _Seen | None:
     if fields[0] in (b"Z", b"X"):
         return None
     return _Seen(start=int(fields[19]), ending=bool(int(fields[6]) & _PF_EXITING))
+
+
+def knows_filesystem(name: str) -> bool:
+    """Whether this kernel has a file system. A module that is not loaded is loaded; users other than root only hope."""
+    if re.search(rf"\s{name}$", Path("/proc/filesystems").read_text(), re.MULTILINE):
+        return True
+    if os.geteuid() != 0:
+        return True
+    fd: int = ctypes.CDLL(None).syscall(_FSOPEN, os.fsencode(name), ctypes.c_uint(_FSOPEN_CLOEXEC))
+    if fd < 0:
+        return False
+    os.close(fd)
+    return True
 
 
 @cache

@@ -6,7 +6,6 @@ import contextlib
 import errno
 import itertools
 import os
-import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from skerry.core.config import limits, parse_size
 from skerry.core.errors import Corrupted, DiskFull, ProviderUnavailable, Unsupported
 from skerry.core.models import SnapshotKind
 from skerry.providers.local import btrfs
-from skerry.providers.local.host import program
+from skerry.providers.local.host import knows_filesystem, program
 from skerry.providers.local.trees import Storage, typed_errors
 
 _LEAST_POOL = 256 << 20
@@ -176,8 +175,17 @@ class PoolStorage(BtrfsStorage):
         with typed_errors(self.home):
             if not btrfs.has_quotas(self.root):
                 btrfs.enable_quotas(self.root)  # nobody has used it yet: this is the first mount
+                self._require_accounts()
         self._limits = None
         super().make_ready()
+
+    def _require_accounts(self) -> None:
+        """Without accounts nothing limits what a sandbox writes; and every use would count the whole pool again."""
+        if not btrfs.has_quotas(self.root):
+            raise ProviderUnavailable(
+                f"the kernel keeps no accounts for the storage pool {self.image}, so no disk limit can be enforced",
+                hint="use a kernel whose btrfs has quota groups, or SKERRY_STORAGE=directory with a new SKERRY_HOME",
+            )
 
     def _release_deleted(self) -> None:
         if (self.home / "storage").exists():
@@ -261,7 +269,7 @@ def release_lost_pools() -> None:
 
 def missing_for_pool() -> str | None:
     """What a pool needs and this machine has not."""
-    if not re.search(r"^\s*btrfs$", Path("/proc/filesystems").read_text(), re.MULTILINE):
+    if not knows_filesystem("btrfs"):
         return "a kernel with btrfs"
     if not Path("/dev/loop-control").exists():
         return "loop devices"
