@@ -31,6 +31,7 @@ struct agent {
 
     int64_t started, deadline; /* CLOCK_BOOTTIME, ms; deadline 0: none */
     int64_t drain_until;       /* the end was asked for; until then processes may end by themselves; 0: it was not */
+    const char *drain_why;     /* for the last words */
     const char *ending;        /* why, if at once; else NULL */
     struct idle idle;
     struct slice token;

@@ -8,6 +8,7 @@
 #include "conn.h"
 #include "proc.h"
 
+#define TERMINATE_GRACE_MS 5000
 #define LONGEST_MS (INT64_C(10) * 365 * 24 * 3600 * 1000)
 
 static int64_t bounded(int64_t ms) { return ms < LONGEST_MS ? ms : LONGEST_MS; }
@@ -21,17 +22,21 @@ static bool any_lease(void)
 }
 
 /* Asked again, it is the earlier end that counts. */
-static void end(int64_t grace)
+static void end(int64_t grace, const char *why)
 {
     int64_t until = now_ms() + bounded(grace);
 
     if (!grace && !agent.ending)
-        agent.ending = "end"; /* once this answer has been written */
+        agent.ending = why; /* once this answer has been written */
     if (!agent.drain_until && grace)
         procs_terminate();
+    if (!agent.drain_until)
+        agent.drain_why = why;
     if (!agent.drain_until || until < agent.drain_until)
         agent.drain_until = until;
 }
+
+void life_terminate(void) { end(TERMINATE_GRACE_MS, "terminated"); }
 
 bool request_life(struct conn *c, const struct frame *f)
 {
@@ -58,7 +63,7 @@ bool request_life(struct conn *c, const struct frame *f)
     if (idle != INT64_MIN)
         idle_set(idle > 0 ? bounded(idle) : 0);
     if (ends == 1)
-        end(grace > 0 ? grace : 0);
+        end(grace > 0 ? grace : 0, "end");
     size_t mark = frame_begin(&c->out, f->stream, T_REPLY, F_FINAL);
     put_int(&c->out, 1, agent.deadline ? agent.deadline - now : -1);
     put_int(&c->out, 2, any_lease());
@@ -92,7 +97,7 @@ const char *life_over(void)
 
     /* Whatever hurries it, somebody had asked for this end before. */
     if (agent.drain_until)
-        return agent.ending || late || now_ms() >= agent.drain_until || (procs_gone() && all_told()) ? "end" : NULL;
+        return agent.ending || late || now_ms() >= agent.drain_until || (procs_gone() && all_told()) ? agent.drain_why : NULL;
     if (agent.ending)
         return agent.ending;
     if (late)

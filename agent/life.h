@@ -9,6 +9,8 @@ struct conn;
 struct frame;
 
 bool request_life(struct conn *c, const struct frame *f);
+/* As LIFE `end` with a grace: somebody outside, as a machine that shuts down, has sent SIGTERM. */
+void life_terminate(void);
 /* When the end may be due next, -1: nobody knows. */
 int64_t life_next_wake(void);
 /* Why the sandbox ends now, NULL: it does not. */

@@ -172,25 +172,32 @@ static void on_signal(struct watch *w, uint32_t events)
     struct signalfd_siginfo info;
 
     (void)events;
-    if (read(w->fd, &info, sizeof info) == sizeof info)
+    if (read(w->fd, &info, sizeof info) != sizeof info)
+        return;
+    if (info.ssi_signo == SIGCHLD)
         procs_reap();
+    /* A sender in another pid namespace has no number here; SI_USER, since the data of a queued signal is the sender's word. */
+    else if (info.ssi_pid == 0 && info.ssi_code == SI_USER)
+        life_terminate();
 }
 
 /* Everything at its default, so that a command needs to reset only what we change here. */
 static void init_signals(void)
 {
-    sigset_t child;
+    sigset_t watched;
     uint64_t by_default[4] = {0}; /* the kernel's struct sigaction */
 
     /* Bare, as above: whoever started us may have ignored those too. */
     for (int sig = 1; sig <= 64; sig++)
         syscall(SYS_rt_sigaction, sig, by_default, NULL, sizeof(uint64_t));
     signal(SIGPIPE, SIG_IGN);
-    sigemptyset(&child);
-    sigaddset(&child, SIGCHLD);
-    if (sigprocmask(SIG_SETMASK, &child, NULL) < 0)
+    sigemptyset(&watched);
+    sigaddset(&watched, SIGCHLD);
+    if (getpid() == 1)
+        sigaddset(&watched, SIGTERM); /* by default it ends any process but the first of a pid namespace */
+    if (sigprocmask(SIG_SETMASK, &watched, NULL) < 0)
         fail("sigprocmask");
-    watch_init(&agent.signals, signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK), on_signal);
+    watch_init(&agent.signals, signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK), on_signal);
     if (agent.signals.fd < 0 || watch_set(&agent.signals, EPOLLIN) < 0)
         fail("signalfd");
 }

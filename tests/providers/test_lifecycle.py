@@ -8,6 +8,7 @@ import gc
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -166,6 +167,37 @@ def test_the_table_of_transitions_is_complete_and_leads_somewhere() -> None:
         transitions.follow(State.STOPPED, State.PAUSED)
     with pytest.raises(errors.Conflict, match="cannot pause sandbox sb-x: it is stopped"):
         transitions.require("pause", "sb-x", State.STOPPED)
+
+
+TERM_FROM_INSIDE = """
+import ctypes, os, signal, struct
+os.kill(1, signal.SIGTERM)
+forged = struct.pack("iii4xii", signal.SIGTERM, 0, -1, 0, 0).ljust(128, b"\\0")  # SI_QUEUE from process 0
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.syscall(129 if os.uname().machine == "x86_64" else 138, 1, signal.SIGTERM, forged) == 0, os.strerror(ctypes.get_errno())
+"""
+
+
+@pytest.mark.parametrize(("handler", "within"), [("echo done > finished; exit", 4.0), ("", 9.0)])
+def test_sigterm_from_the_machine_ends_a_sandbox_in_order(engine: Engine, handler: str, within: float) -> None:
+    """As systemd sends it to every process when the machine shuts down; a stubborn process gets five seconds."""
+    made = engine.create(SandboxSpec(env={"A": "1"}))
+    sandbox = connect(engine, made.id, auto_start=False)
+    sandbox.files.write("kept", b"data")
+    sandbox.env.set("B", "2")
+    waiting = sandbox.processes.spawn(f"trap '{handler}' TERM; echo ready; while :; do sleep 0.1; done")
+    assert next(iter(waiting)).data == b"ready\n"
+    sandbox.exec(["python3", "-c", TERM_FROM_INSIDE], user="root", check=True)
+    assert sandbox.exec("echo here").stdout == "here\n"
+    init = engine.store.read(made.id).init
+    assert init is not None
+    os.kill(init.pid, signal.SIGTERM)
+    assert init.wait(within)
+    info = engine.get(made.id)
+    assert (info.state, info.reason) == (State.STOPPED, "its first process got SIGTERM, as when the machine shuts down")
+    sandbox.start()
+    assert sandbox.exec("echo $A$B; cat kept").stdout == "12\ndata"
+    assert sandbox.files.exists("finished") is bool(handler)
 
 
 @each_storage

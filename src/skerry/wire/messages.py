@@ -229,7 +229,7 @@ def parse_last_words(data: bytes) -> LastWords | None:
     if frames[0].stream != 0 or frames[0].type != Type.WORDS:
         raise FrameError("last words are a WORDS frame on stream 0")
     words = LastWords.decode(frames[0].payload)
-    if words.reason not in ("deadline", "idle", "end", "lease"):
+    if words.reason not in ("deadline", "idle", "end", "lease", "terminated"):
         raise FieldError(f"an end for no known reason: {words.reason[:40]!r}")
     if (words.env_count or 0) != len(words.env):
         raise FieldError(f"{len(words.env)} variables instead of {words.env_count}")

@@ -64,6 +64,11 @@ def inactive(record: Record, words: LastWords | None) -> bool:
     return words is not None and words.reason == "idle" and idle_limit(record.spec) is not None
 
 
+def terminated(words: LastWords | None) -> bool:
+    """Whether somebody on this machine sent SIGTERM to its first process, as a machine that shuts down does."""
+    return words is not None and words.reason == "terminated"
+
+
 def stopped(record: Record, words: LastWords | None) -> Record:
     """The record of a sandbox of which nothing runs any more, with when and why."""
     now = time.time()
@@ -72,6 +77,9 @@ def stopped(record: Record, words: LastWords | None) -> Record:
     if words is not None and limit is not None and inactive(record, words):
         at = min(now, max(words.at_ms / 1000, record.started_at or 0.0))
         active, reason = at - limit, f"nothing was done in it for {limit:g} s"
+    elif words is not None and terminated(words):
+        at = active = min(now, max(words.at_ms / 1000, record.started_at or 0.0))
+        reason = "its first process got SIGTERM, as when the machine shuts down"
     return dataclasses.replace(
         record, stopped_at=at, last_active_at=active, reason=reason, expires_at=None, deadline=None
     )

@@ -4,6 +4,7 @@
     pending                      who changed it died at it            finished or undone: see `Engine.recovery`
     running, first process gone  its lifetime or its lease ended      swept
                                  nothing was done in it for long      stopped; archived or swept when that is due
+                                 SIGTERM, as at a shutdown            stopped
                                  otherwise                            failed: its files stay until it is destroyed
 
 One thing that cannot go now (a process that does not die, a tree that is busy) is logged and tried again by the next
@@ -142,10 +143,10 @@ class Sweeping:
         return False
 
     def _note_end(self, record: Record) -> Record:
-        """Its first process is gone, and it was not asked for: stopped for inactivity, or failed."""
+        """Its first process is gone, and no client asked for it: stopped (inactivity, SIGTERM), or failed."""
         engine = self._engine
         words = ending.read_words(launch.Layout(directory=self._store.directory(record.id)).words)
-        if ending.inactive(record, words):
+        if ending.inactive(record, words) or ending.terminated(words):
             return engine.begin(record, "stop", state=State.STOPPING)
         failed = dataclasses.replace(
             engine.advance(record, State.FAILED), reason="its first process was killed", lease=None
