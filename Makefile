@@ -127,6 +127,10 @@ new-machine: ## `make test` on a minimal Debian made for it: whatever is not set
 	@tools/setup.sh
 	tools/new_machine.sh make test
 
+.PHONY: vm-test
+vm-test: ## the limits and the rest that depends on the system, on a real Debian with cgroup v2 (SUITE=trixie, CASES="doctor bombs")
+	tools/vm_test.sh $(CASES)
+
 .PHONY: mutants
 mutants: ## break the code on purpose, one way at a time: each named test must fail (MUTANT="name" for one)
 	@tools/setup.sh test

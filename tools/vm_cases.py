@@ -1,0 +1,190 @@
+"""What `make vm-test` runs inside its machine: once before a shutdown with a sandbox that runs, once after the next boot.
+
+vm_cases.py [CASE …]     prints what the cases say, and for each one `row|CASE|RESULT|WHAT|REASON`
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree
+
+EXPECTED: Mapping[str, str] = {}
+"""Tests that may fail here, by the end of their name, each with the reason. Whatever else fails, fails the run."""
+
+PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "timeout=1200")
+KEPT = Path("/root/vm-kept")
+"""There from the first boot on: the name of the sandbox that ran when the machine was shut down."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """How a case went."""
+
+    result: str
+    what: str
+    reason: str = ""
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def run(*command: str, timeout: float = 600.0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout)
+    say(done.stdout)
+    return done
+
+
+def command(*arguments: str) -> Row:
+    done = run(*arguments)
+    return Row("passed" if done.returncode == 0 else "FAILED", f"exit {done.returncode}")
+
+
+def tests(*selection: str) -> Row:
+    """Some of the tree's tests, of which only those in EXPECTED may fail."""
+    report = Path("/root/vm-report.xml")
+    report.unlink(missing_ok=True)
+    # straight to the serial line, since it takes long
+    code = subprocess.run([*PYTEST, f"--junitxml={report}", *selection], stderr=subprocess.STDOUT).returncode
+    if not report.exists():
+        return Row("FAILED", f"pytest ended with {code}")
+    cases = list(ElementTree.parse(report).getroot().iter("testcase"))
+    failed = [name_of(case) for case in cases if case.find("failure") is not None or case.find("error") is not None]
+    skipped = sum(case.find("skipped") is not None for case in cases)
+    known = {name: reason for name in failed for end, reason in EXPECTED.items() if name.endswith(end)}
+    unknown = [name for name in failed if name not in known]
+    passed = len(cases) - len(failed) - skipped
+    what = f"{passed} passed" + f", {len(failed)} failed" * bool(failed) + f", {skipped} skipped" * bool(skipped)
+    reasons = "; ".join(f"{name}: {reason}" for name, reason in known.items())
+    if unknown or not cases or (code != 0 and not failed):
+        return Row("FAILED", f"{what}: {', '.join(unknown) or f'exit {code}'}", reasons)
+    return Row("expected" if known else "passed", what, reasons)
+
+
+def name_of(case: ElementTree.Element) -> str:
+    return f"{case.get('classname', '').rpartition('.')[2]}::{case.get('name', '')}"
+
+
+def doctor() -> Row:
+    """First of all: nothing has loaded a module yet."""
+    fresh = not re.search(r"\soverlay$", Path("/proc/filesystems").read_text(), re.MULTILINE)
+    row = command("skerry", "doctor")
+    return Row(row.result, row.what + (", overlay was not loaded before" if fresh else ", overlay was loaded before"))
+
+
+def half_made_group() -> Row:
+    """As a process leaves it that dies between making the parent group and giving it its controllers."""
+    parent = Path("/sys/fs/cgroup/skerry")
+    if parent.is_dir():
+        parent.rmdir()
+    parent.mkdir()
+    return command("skerry", "run", "--memory", "64MB", "--", "true")
+
+
+def cgroup_namespace() -> Row:
+    """As in a container: the root of what can be seen has processes."""
+    inside = "mount -t cgroup2 none /sys/fs/cgroup && cat /proc/self/cgroup && skerry doctor && skerry run -- id"
+    service = ["systemd-run", "--quiet", "--pipe", "--wait", "-p", "Delegate=yes"]
+    keep = [f"--setenv={name}={os.environ[name]}" for name in ("PATH", "HOME", "LANG")]
+    return command(*service, *keep, "unshare", "--cgroup", "--mount", "sh", "-euc", inside)
+
+
+def protected_groups() -> Row:
+    """A service with ProtectControlGroups=yes is told so, by a typed error."""
+    service = ["systemd-run", "--quiet", "--pipe", "--wait", "-p", "ProtectControlGroups=yes"]
+    keep = [f"--setenv={name}={os.environ[name]}" for name in ("PATH", "HOME", "LANG")]
+    done = run(*service, *keep, "skerry", "run", "--", "true")
+    typed = done.returncode == 125 and "(PROVIDER_UNAVAILABLE)" in done.stdout
+    return Row("passed" if typed else "FAILED", f"exit {done.returncode}")
+
+
+def rescans() -> Row:
+    """The accounts of a pool are counted when it is made, and never again."""
+    scans = subprocess.run("dmesg | grep -c 'qgroup scan completed'", shell=True, capture_output=True, text=True)
+    pools = subprocess.run("dmesg | grep -c 'BTRFS.*devid 1'", shell=True, capture_output=True, text=True)
+    counted, made = int(scans.stdout), int(pools.stdout)
+    return Row("passed" if counted <= made else "FAILED", f"{counted} counts, {made} mounts")
+
+
+CASES: Mapping[str, Callable[[], Row]] = {
+    "doctor": doctor,
+    "quickstart": lambda: command("python", "examples/quickstart.py"),
+    "half-made-group": half_made_group,
+    "cgroup-namespace": cgroup_namespace,
+    "protected-groups": protected_groups,
+    "cgroups": lambda: tests("tests/providers/test_cgroup.py", "tests/providers/test_doctor.py"),
+    "bombs": lambda: tests("tests/isolation/test_bombs.py"),
+    "disk-limits": lambda: tests("tests/providers/test_storage.py", "-k", "limit or account"),
+    "lifecycle": lambda: tests("tests/providers/test_lifecycle.py", "-k", "sigterm or restart_changes or pause"),
+    "rescans": rescans,
+    "conformance": lambda: tests("tests/conformance/test_local.py"),
+}
+
+
+def left() -> Row:
+    groups = [str(path) for path in Path("/sys/fs/cgroup/skerry").glob("sb-*")]
+    return Row("FAILED" if groups else "passed", ", ".join(groups) or "no cgroup")
+
+
+def start_lasting() -> Row:
+    """The sandbox that runs when the machine is shut down: idle but for one process."""
+    done = run("skerry", "create", "--name", "lasting", "--lifetime", "7200")
+    run("skerry", "exec", "lasting", "--", "sh", "-c", "echo precious > kept; sleep 1000 >&- 2>&- & echo")
+    return Row("passed" if done.returncode == 0 else "FAILED", done.stdout.strip())
+
+
+def after_the_boot() -> Row:
+    """It was stopped in order, and has its files."""
+    done = subprocess.run(["skerry", "info", "lasting", "-o", "json"], capture_output=True, text=True, timeout=600)
+    say(done.stdout + done.stderr)
+    info = json.loads(done.stdout)
+    kept = run("skerry", "exec", "lasting", "--", "cat", "kept").stdout
+    run("skerry", "rm", "lasting")
+    well = info["state"] == "stopped" and "SIGTERM" in (info["reason"] or "") and "precious" in kept
+    return Row("passed" if well else "FAILED", f"{info['state']}: {info['reason']}")
+
+
+def report(name: str, look: Callable[[], Row]) -> None:
+    say(f"== {name}")
+    began = time.monotonic()
+    try:
+        row = look()
+    except (subprocess.TimeoutExpired, OSError, ValueError, KeyError) as error:  # the others are to run all the same
+        row = Row("FAILED", f"{type(error).__name__}: {error}")
+    text = "|".join(part.replace("|", " ").replace("\n", " ") for part in (row.result, row.what, row.reason))
+    say(f"row|{name} ({time.monotonic() - began:.0f} s)|{text}")
+
+
+def about() -> str:
+    pretty = next(line for line in Path("/etc/os-release").read_text().splitlines() if line.startswith("PRETTY_NAME"))
+    systemd = subprocess.run(["systemctl", "--version"], capture_output=True, text=True).stdout.partition("\n")[0]
+    kind = subprocess.run(["stat", "-fc", "%T", "/sys/fs/cgroup"], capture_output=True, text=True).stdout.strip()
+    return f"{pretty.partition('=')[2]}, Linux {os.uname().release}, {systemd}, {kind} at /sys/fs/cgroup"
+
+
+def main(wanted: Sequence[str]) -> None:
+    if KEPT.exists():
+        report("after the boot", after_the_boot)
+        say("vm-test: complete")
+        subprocess.run(["systemctl", "poweroff", "--force"], check=True)
+        return
+    say(f"about|{about()}")
+    KEPT.touch()
+    for name, look in CASES.items():
+        if not wanted or name in wanted:
+            report(name, look)
+    report("nothing is left", left)
+    report("a sandbox that runs at the shutdown", start_lasting)
+    subprocess.run(["systemctl", "poweroff"], check=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
