@@ -22,11 +22,14 @@ setup: ## install what is missing, make .venv, build the native parts
 	@tools/setup.sh
 	@$(MAKE) native
 
-.PHONY: native
-native:
+.PHONY: programs
+programs: # what a wheel holds beside Python, see tools/hatch_build.py
 	@$(MAKE) -s -C agent
 	@$(MAKE) -s -C launcher
 	@$(MAKE) -s $(addprefix $(BIN)/, agent launcher dns seccomp.bpf libsystemd.so.0)
+
+.PHONY: native
+native: programs
 	@# Where PYTHONDONTWRITEBYTECODE is set nobody else does it, and every start takes twice as long.
 	@$(PYTHON) -m compileall -q --invalidation-mode checked-hash -x templates/builtin src
 
@@ -42,6 +45,12 @@ $(BIN)/%:
 launcher/build/seccomp.bpf: tools/gen_seccomp.py src/skerry/providers/local/seccomp.py
 	@mkdir -p $(@D)
 	@$(PYTHON) tools/gen_seccomp.py $@
+
+.PHONY: wheel
+wheel: setup ## make a wheel in dist/ that pip installs on any Linux of this architecture
+	@mkdir -p dist && rm -f dist/skerry-*.whl
+	@$(PYTHON) -m pip wheel -q --disable-pip-version-check --no-deps --no-build-isolation -w dist .
+	@ls dist/skerry-*.whl
 
 .PHONY: run
 run: setup ## run code in a real sandbox, with its timings, then start the server: address, a link to sign in, a line for curl

@@ -58,4 +58,4 @@ def test_without_pytest_it_says_what_to_install() -> None:
         [sys.executable, "-c", hide, "conformance"], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 1
-    assert "hint: pip install 'skerry[testing]'" in done.stderr
+    assert "hint: pip install 'pytest>=" in done.stderr

@@ -30,7 +30,7 @@ def conformance(
     """Show whether a provider keeps the contract.
 
     Runs the conformance suite with real sandboxes. A case that needs what the provider does not offer is neither
-    passed nor failed. Exits with 1 if a case failed. Needs pytest: pip install 'skerry[testing]'.
+    passed nor failed. Exits with 1 if a case failed. Needs pytest.
 
     \b
     Example:
@@ -43,7 +43,9 @@ def conformance(
     except ModuleNotFoundError as error:
         if error.name != "pytest":
             raise
-        hint = "pip install 'skerry[testing]'"
+        from skerry.cli.extras import install_line
+
+        hint = install_line("testing")
         print_error("the conformance suite needs pytest", "PROVIDER_UNAVAILABLE", hint, output=output)
         raise SystemExit(1) from None
     try:

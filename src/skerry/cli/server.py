@@ -99,11 +99,11 @@ def need_server() -> None:
         import uvicorn  # noqa: F401
         import uvloop  # noqa: F401
     except ImportError as error:
+        from skerry.cli.extras import install_line
         from skerry.core.errors import ProviderUnavailable
 
-        hint = "pip install 'skerry[server]'"
         raise ProviderUnavailable(
-            f"the server needs a package that is not installed: {error.name}", hint=hint
+            f"the server needs a package that is not installed: {error.name}", hint=install_line("server")
         ) from None
 
 

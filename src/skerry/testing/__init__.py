@@ -1,7 +1,7 @@
 """The conformance suite: classes of pytest cases that show whether a provider keeps the contract.
 
 Derive a class named `Test…` from each and override the fixture `provider`; `skerry conformance` runs all of them.
-Needs pytest: `pip install 'skerry[testing]'`.
+Needs pytest, which the extra `testing` brings.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ ASSETS = {
     "swagger-ui.css": ("static/docs/swagger-ui.css", "text/css"),
     "favicon-32x32.png": ("static/docs/favicon-32x32.png", "image/png"),
 }
+NOT_BUILT = "`make setup` in a source tree fetches it; pip does too if it reaches a package index while it builds"
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; connect-src 'self';"
     " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -31,6 +32,8 @@ POLICY = (
 
 @router.get("/docs", **op("The interactive API page", raw="text/html"))
 async def docs() -> Response:
+    if not (PACKAGE / ASSETS["swagger-ui-bundle.js"][0]).is_file():
+        raise NotFound("this installation was built without the API page; /openapi.json says the same", hint=NOT_BUILT)
     html = (PACKAGE / "page" / "index.html").read_text()
     return HTMLResponse(html, headers={"content-security-policy": POLICY})
 
@@ -40,8 +43,7 @@ async def asset(asset: Annotated[str, Path(max_length=100, examples=["start.js"]
     found = ASSETS.get(asset)
     file = None if found is None else PACKAGE / found[0]
     if found is None or file is None or not file.is_file():
-        hint = "`make setup` fetches it" if found else None
-        raise NotFound(f"there is no {asset[:100]!r} here", hint=hint)
+        raise NotFound(f"there is no {asset[:100]!r} here", hint=NOT_BUILT if found else None)
     return FileResponse(str(file), media_type=found[1], headers={"cache-control": "public, max-age=3600"})
 
 

@@ -1,0 +1,14 @@
+"""What an optional part of Skerry needs, as a line for pip that is right however Skerry itself was installed."""
+
+from __future__ import annotations
+
+import re
+from importlib import metadata
+
+EXTRA = re.compile(r"^(?P<package>[^;]+?)\s*;\s*extra\s*==\s*['\"](?P<extra>[^'\"]+)['\"]$")
+
+
+def install_line(extra: str) -> str:
+    """`pip install` with the packages of an extra, as this installation's metadata lists them."""
+    found = (EXTRA.match(line) for line in metadata.requires("skerry") or ())
+    return " ".join(["pip install", *(f"'{match['package']}'" for match in found if match and match["extra"] == extra)])
