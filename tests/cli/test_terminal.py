@@ -305,3 +305,78 @@ def test_options_reach_the_terminal(sit: Sit, box: str) -> None:
     wrong = sit("sh", box, "ls")
     wrong.until(b"INVALID_ARGUMENT")
     assert wrong.leave() == 125
+
+
+def test_a_command_run_on_a_terminal_has_one_and_gives_its_exit_code(sit: Sit) -> None:
+    person = sit("run", "--", "bash", "--norc", "-i")
+    person.until(rb"\$ ")
+    person.type(b"test -t 0 && test -t 1 && echo $((6 * 7)); exit 9\r")
+    person.until(b"42\r\n")
+    assert person.leave() == 9
+
+
+@pytest.mark.parametrize("flags", [[], ["-i"], ["-t"], ["-it"], ["-ti"]])
+def test_a_program_that_exec_starts_on_a_terminal_is_talked_to(sit: Sit, box: str, flags: list[str]) -> None:
+    person = sit("exec", *flags, box, "--", "python3", "-q")
+    person.until(b">>> ")
+    person.type(b"print(6 * 7)\r")
+    person.until(b"[\r\n]42\r\n")
+    person.type(b"\x03")
+    person.until(b"KeyboardInterrupt")
+    person.type(b"exit(5)\r")
+    assert person.leave() == 5
+
+
+def test_what_cannot_run_or_takes_too_long_on_a_terminal_exits_as_without_one(sit: Sit, box: str) -> None:
+    person = sit("exec", box, "--", "no-such-program")
+    person.until(b"no-such-program")
+    assert person.leave() == 127
+    person = sit("exec", "--timeout", "0.5", box, "--", "sleep", "1000")
+    person.until(b"sleep 1000 ran out of time after 0.5 s")
+    assert person.leave() == 124
+    person = sit("exec", box, "--", "sh", "-c", "echo started; exec sleep 1000")
+    person.until(b"started")
+    person.process.terminate()
+    assert person.leave() == 128 + signal.SIGTERM
+    sandbox = Sandbox.connect(box)
+    assert "sleep" not in sandbox.exec("ps -eo args", check=True).stdout
+    sandbox.close()
+
+
+def test_detaching_from_a_run_keeps_its_sandbox(sit: Sit, skerry: Skerry) -> None:
+    person = sit("run", "--", "sh", "-c", "echo started; exec sleep 1000")
+    person.until(b"started")
+    person.type(b"\x10\x11")
+    id = person.until(rb"skerry attach (\S+) \d+\r\n")[1].decode()
+    assert person.leave() == 0
+    assert skerry("exec", id, "--", "pgrep", "sleep").code == 0
+    assert skerry("rm", id).code == 0
+
+
+def test_output_that_goes_elsewhere_keeps_its_streams_apart(box: str) -> None:
+    master, slave = pty.openpty()
+    command = [SKERRY, "exec", box, "--", "sh", "-c", "test -t 0 || test -t 1 || echo none; echo wrong >&2"]
+    with subprocess.Popen(command, stdin=slave, stdout=slave, stderr=subprocess.PIPE) as process:
+        assert process.communicate(timeout=30)[1] == b"wrong\n"
+    assert os.read(master, 100) == b"none\r\n"
+    with subprocess.Popen([SKERRY, "exec", "-i", box, "--", "cat"], stdin=slave, stdout=subprocess.PIPE) as process:
+        os.write(master, b"typed\n\x04")
+        assert process.communicate(timeout=30)[0] == b"typed\n"
+    os.close(master)
+    os.close(slave)
+
+
+def test_a_terminal_that_cannot_be_is_refused_with_the_reason(skerry: Skerry, box: str) -> None:
+    for arguments, words in (
+        (("exec", "-it", box, "--", "sh"), "-t needs a terminal, and stdin is not one"),
+        (("run", "-t", "--", "sh"), "-t needs a terminal, and stdin is not one"),
+        (("run", "-t", "10", "--", "sh"), "hint: --timeout 10"),
+        (("exec", "-t", "10", box, "--", "sh"), "hint: --timeout 10"),
+        (("exec", "-t", "-o", "json", box, "--", "sh"), "-t cannot be combined with -o json"),
+        (("exec", "-it", "--detach", box, "--", "sh"), "--detach cannot be combined with -i or -t"),
+    ):
+        done = skerry(*arguments, stdin=b"")
+        assert done.code == 125
+        assert words in done.err
+    assert skerry("exec", "-i", box, "--", "cat", stdin=b"piped").out == b"piped"
+    assert "skerry run --template python -- bash" in skerry("sh", "--help").text

@@ -53,7 +53,14 @@ Sudo = Annotated[bool, typer.Option("--sudo", help="Run as the sandbox's own roo
 Workdir = Annotated[str | None, typer.Option("--workdir", "-w", metavar="DIR", help="The directory to run in.")]
 CommandTimeout = Annotated[
     float | None,
-    typer.Option("--timeout", "-t", metavar="S", help="Kill the command after so many seconds (exit 124)."),
+    typer.Option("--timeout", metavar="S", help="Kill the command after so many seconds (exit 124)."),
+]
+Interactive = Annotated[
+    bool,
+    typer.Option("--interactive", "-i", help="Pass on what is typed even where the output goes to a file or a pipe."),
+]
+Tty = Annotated[
+    bool, typer.Option("--tty", "-t", help="Give it a terminal; without -t it gets one where you have one yourself.")
 ]
 Template = Annotated[
     str | None, typer.Option("--template", "-T", metavar="NAME", help="What it begins with, such as python or node:22.")

@@ -40,6 +40,8 @@ def run(
     user: options.User = None,
     sudo: options.Sudo = False,
     workdir: options.Workdir = None,
+    interactive: options.Interactive = False,
+    tty: options.Tty = False,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the sandbox running; its id goes to stderr.")] = False,
     output: options.Output = Format.TEXT,
 ) -> None:
@@ -48,10 +50,14 @@ def run(
     Its output is streamed; input that is piped in goes to it. Ctrl-C ends it and removes the sandbox. -o json prints
     the result when it has ended.
 
+    On a terminal the command has one too, as with `skerry sh`: Ctrl-C goes to the command, and Ctrl-P Ctrl-Q leaves it
+    and its sandbox running. Where stdin, stdout or stderr is a file or a pipe it has none, unless -t asks for it.
+
     \b
     Example:
       skerry run --timeout 10 --memory 256MB -- python3 -c 'print(6 * 7)'
       echo hello | skerry run -- tr a-z A-Z
+      skerry run --template python -- bash
 
     \b
     Exit codes:
@@ -68,8 +74,10 @@ def run(
         from skerry import AsyncSandbox
         from skerry.cli.sandboxes import resources
         from skerry.cli.streaming import Job, run_job
+        from skerry.cli.terminals import run_on_terminal
 
-        job = Job(argv=command, timeout=timeout, user=user, sudo=sudo, cwd=workdir)
+        on_terminal = _on_terminal(command, tty=tty, output=output)
+        job = Job(argv=command, timeout=timeout, user=user, sudo=sudo, cwd=workdir, interactive=interactive)
         async with AsyncExitStack() as stack:
             with build_display(output=output, logs=False) as display:
                 sandbox = await AsyncSandbox.create(
@@ -89,7 +97,12 @@ def run(
                 note(f"sandbox: {sandbox.id}")
             else:
                 await stack.enter_async_context(sandbox)
-            return await run_job(sandbox, job, output=output)
+            if not on_terminal:
+                return await run_job(sandbox, job, output=output)
+            code = await run_on_terminal(sandbox, job)
+            if code is None and not keep:
+                await sandbox.keep()  # detached: it continues
+            return code or 0
 
     execute(work, output=output, failure=RUN_FAILED)
 
@@ -102,6 +115,8 @@ def exec_(
     user: options.User = None,
     sudo: options.Sudo = False,
     workdir: options.Workdir = None,
+    interactive: options.Interactive = False,
+    tty: options.Tty = False,
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Leave it running in the background and print its id.")
     ] = False,
@@ -116,9 +131,13 @@ def exec_(
 
     Its output is streamed; input that is piped in goes to it. Ctrl-C ends the command and leaves the sandbox.
 
+    On a terminal the command has one too, as with `skerry sh`: Ctrl-C goes to the command, and Ctrl-P Ctrl-Q leaves it
+    running. Where stdin, stdout or stderr is a file or a pipe it has none, unless -t asks for it.
+
     \b
     Example:
       skerry exec my-box -- ls -l
+      skerry exec my-box -- python3
       skerry exec --detach my-box -- python3 -m http.server
 
     \b
@@ -129,11 +148,30 @@ def exec_(
     async def work() -> int:
         from skerry.cli.sandboxes import connect
         from skerry.cli.streaming import Job, run_job
+        from skerry.cli.terminals import run_on_terminal
+        from skerry.core.errors import InvalidArgument
 
-        job = Job(argv=_command(command), timeout=timeout, user=user, sudo=sudo, cwd=workdir, env=parse_env(env))
+        if detach and (tty or interactive):
+            raise InvalidArgument(
+                "--detach cannot be combined with -i or -t", hint="`skerry sh` and Ctrl-P Ctrl-Q do both"
+            )
+        on_terminal = not detach and _on_terminal(
+            [sandbox, *command] if "--" in command[1:] else command, tty=tty, output=output
+        )
+        job = Job(
+            argv=_command(command),
+            timeout=timeout,
+            user=user,
+            sudo=sudo,
+            cwd=workdir,
+            env=parse_env(env),
+            interactive=interactive,
+        )
         async with connect(sandbox, start=not no_start) as box:
             if detach:
                 return await _detach(box, job, output=output)
+            if on_terminal:
+                return await run_on_terminal(box, job) or 0
             return await run_job(box, job, output=output)
 
     execute(work, output=output, failure=RUN_FAILED)
@@ -187,6 +225,24 @@ def kill(
             print("\n".join(str(id) for id in killed) or "nothing was running")
 
     execute(work, output=output)
+
+
+def _on_terminal(words: list[str], *, tty: bool, output: Format) -> bool:
+    """Whether the command gets a terminal: it is asked for, or all we have is one. Raises InvalidArgument."""
+    import os
+
+    from skerry.core.errors import InvalidArgument
+
+    if not tty:
+        return output is Format.TEXT and all(os.isatty(fd) for fd in (0, 1, 2))
+    if "--" in words[1:] and words[0].replace(".", "", 1).isdecimal():
+        raise InvalidArgument(f"-t asks for a terminal: {words[0]} is not its value", hint=f"--timeout {words[0]}")
+    if output is Format.JSON:
+        raise InvalidArgument("-t cannot be combined with -o json", hint="leave out -t: what is shown is not collected")
+    if not os.isatty(0):
+        hint = "leave out -t; the command then reads what is piped in"
+        raise InvalidArgument("-t needs a terminal, and stdin is not one", hint=hint)
+    return True
 
 
 def _command(words: list[str]) -> list[str]:

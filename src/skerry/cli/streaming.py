@@ -37,6 +37,7 @@ class Job:
     sudo: bool
     cwd: str | None
     env: dict[str, str] = field(default_factory=dict)
+    interactive: bool = False
 
     def __post_init__(self) -> None:
         if self.timeout is not None:
@@ -48,8 +49,7 @@ async def run_job(sandbox: AsyncSandbox, job: Job, *, output: Format) -> int:
     try:
         result = await (_collect if output is Format.JSON else _stream)(sandbox, job)
     except (CommandNotFound, PermissionDenied) as error:
-        print_error(error.message, error.code, error.hint, output=output)
-        return NOT_FOUND if isinstance(error, CommandNotFound) else NOT_EXECUTABLE
+        return not_run(error, output=output)
     if output is Format.JSON:
         print_json(result_data(sandbox.id, result))
     elif result.timed_out or result.status is ExecStatus.OUT_OF_MEMORY or result.oom_killed:
@@ -57,9 +57,15 @@ async def run_job(sandbox: AsyncSandbox, job: Job, *, output: Format) -> int:
     return exit_code(result)
 
 
+def not_run(error: CommandNotFound | PermissionDenied, *, output: Format) -> int:
+    """Tell why the command did not begin; the exit code for it, as a shell has it."""
+    print_error(error.message, error.code, error.hint, output=output)
+    return NOT_FOUND if isinstance(error, CommandNotFound) else NOT_EXECUTABLE
+
+
 async def _collect(sandbox: AsyncSandbox, job: Job) -> ExecResult:
     return await sandbox.exec(
-        job.argv, cwd=job.cwd, env=job.env, timeout=job.timeout, user=job.user, sudo=job.sudo, stdin=_stdin()
+        job.argv, cwd=job.cwd, env=job.env, timeout=job.timeout, user=job.user, sudo=job.sudo, stdin=_stdin(job)
     )
 
 
@@ -71,7 +77,7 @@ async def _stream(sandbox: AsyncSandbox, job: Job) -> ExecResult:
         timeout=job.timeout,
         user=job.user,
         sudo=job.sudo,
-        stdin=_stdin(),
+        stdin=_stdin(job),
         output_limit=0,
     ) as stream:
         async for chunk in stream:
@@ -126,9 +132,9 @@ def _write_all(fd: int, data: bytes) -> None:
         view = view[os.write(fd, view) :]
 
 
-def _stdin() -> AsyncIterator[bytes] | None:
-    """This process's stdin, unless it is a terminal or closed."""
-    if sys.stdin is None or os.isatty(0):
+def _stdin(job: Job) -> AsyncIterator[bytes] | None:
+    """This process's stdin, unless it is closed, or is a terminal and the job is not interactive."""
+    if sys.stdin is None or (os.isatty(0) and not job.interactive):
         return None
     return read_stdin()
 

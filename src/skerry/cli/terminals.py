@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,6 +15,7 @@ from skerry.cli.runtime import RUN_FAILED, execute
 
 if TYPE_CHECKING:
     from skerry import AsyncSandbox
+    from skerry.cli.streaming import Job
 
 DETACH_KEYS = "ctrl-p,ctrl-q"
 REPLAY = 32 * 1024
@@ -39,7 +41,8 @@ def shell(
 ) -> None:
     """Open a shell in a sandbox. Options go before SANDBOX.
 
-    Without SANDBOX a new one is made, which ends with the shell; --memory and --network are for that one.
+    Without SANDBOX a new one is made, which ends with the shell; --memory and --network are for that one. A shell in
+    a new sandbox with a template, an image or other limits is `skerry run --template python -- bash`.
     Ctrl-P Ctrl-Q detaches and leaves all of it running. Exits with the shell's exit code; 128+n: signal n,
     125: Skerry failed. Input that is piped in is typed, and Ctrl-D at its end.
 
@@ -138,6 +141,39 @@ async def _only_terminal(box: AsyncSandbox) -> int:
         listed = "; ".join(f"{info.id}: {info.command[:60]}" for info in running)
         raise InvalidArgument(f"{len(running)} terminals run in {box.name or box.id}", hint=f"give an id of {listed}")
     return running[0].id
+
+
+async def run_on_terminal(box: AsyncSandbox, job: Job) -> int | None:
+    """Run `job` on a terminal that this process's own shows; the exit code, or None after detaching.
+
+    Whatever else ends this, ends the command too. Raises what `terminals.create` raises, but for a missing program.
+    """
+    import anyio
+
+    from skerry.cli.console import local_size, parse_keys
+    from skerry.cli.output import print_error
+    from skerry.cli.streaming import TIMED_OUT, not_run
+    from skerry.core.errors import CommandNotFound, ExecTimeout, PermissionDenied, ProcessNotFound
+    from skerry.sdk.commands import check_user
+
+    cols, rows = local_size()
+    user = check_user(job.user, sudo=job.sudo) or None
+    try:
+        terminal = await box.terminals.create(job.argv, cols=cols, rows=rows, cwd=job.cwd, env=job.env, user=user)
+    except (CommandNotFound, PermissionDenied) as error:
+        return not_run(error, output=Format.TEXT)
+    ended = False
+    try:
+        with anyio.move_on_after(job.timeout):
+            code = await _converse(box, terminal.id, keys=parse_keys(DETACH_KEYS), since=0)
+            ended = True
+            return code
+    finally:
+        if not ended:
+            with anyio.CancelScope(shield=True), suppress(ProcessNotFound):
+                await terminal.kill()
+    print_error(f"{shlex.join(job.argv)} ran out of time after {job.timeout:g} s", ExecTimeout.code, output=Format.TEXT)
+    return TIMED_OUT
 
 
 async def _converse(box: AsyncSandbox, id: int, *, keys: bytes, since: int, view: bool = False) -> int | None:
