@@ -88,7 +88,7 @@ def test_a_reader_that_takes_nothing_does_not_hold_the_process_back(skerry: Sker
     )
     with skerry.start("logs", "-f", box, process) as following:
         skerry("exec", box, "--", "touch", "go")
-        waited = skerry("exec", "-t", "30", box, "--", "sh", "-c", "while [ ! -e done ]; do sleep 0.05; done")
+        waited = skerry("exec", "--timeout", "30", box, "--", "sh", "-c", "while [ ! -e done ]; do sleep 0.05; done")
         assert waited.code == 0
         following.send_signal(signal.SIGINT)
         following.communicate(timeout=20)

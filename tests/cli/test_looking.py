@@ -23,7 +23,7 @@ def test_usage_shows_what_is_used_and_the_limits(skerry: Skerry) -> None:
 
 
 def test_cpu_is_that_of_now_and_not_of_the_sandbox_s_life(skerry: Skerry, box: str) -> None:
-    assert skerry("exec", "-t", "1.5", box, "--", "sh", "-c", "while :; do :; done").code == 124
+    assert skerry("exec", "--timeout", "1.5", box, "--", "sh", "-c", "while :; do :; done").code == 124
     assert skerry("usage", box, "-o", "json").json["cpu_percent"] < 20
     skerry("exec", "-d", box, "--", "sh", "-c", "while :; do :; done")
     assert skerry("usage", box, "-o", "json").json["cpu_percent"] > 2  # however busy the machine is

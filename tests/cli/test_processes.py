@@ -20,7 +20,7 @@ def test_exec_options_go_before_the_sandbox(skerry: Skerry, box: str) -> None:
 
 
 def test_exec_timeout_leaves_the_sandbox_usable(skerry: Skerry, box: str) -> None:
-    assert skerry("exec", "-t", "0.3", box, "--", "sleep", "60").code == 124
+    assert skerry("exec", "--timeout", "0.3", box, "--", "sleep", "60").code == 124
     assert skerry("exec", box, "true").code == 0
 
 

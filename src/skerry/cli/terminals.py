@@ -172,7 +172,8 @@ async def run_on_terminal(box: AsyncSandbox, job: Job) -> int | None:
         if not ended:
             with anyio.CancelScope(shield=True), suppress(ProcessNotFound):
                 await terminal.kill()
-    print_error(f"{shlex.join(job.argv)} ran out of time after {job.timeout:g} s", ExecTimeout.code, output=Format.TEXT)
+    told = f"{shlex.join(job.argv)} ran out of time after {job.timeout:g} s"
+    print_error(told, ExecTimeout.code, ExecTimeout.hint, output=Format.TEXT)
     return TIMED_OUT
 
 
