@@ -344,3 +344,23 @@ def test_the_audit_names_what_was_changed(
     ]
     assert "user subject" in [item["target"] for item in entries if item["request_id"] == "a-6"]
     admin.delete("/v1/users/subject").raise_for_status()
+
+
+@pytest.mark.parametrize("text", ["\x1b]0;PWNED\x07", "\x9b2J", "a\u202eb", "a\x7f", "\u2066a"])
+def test_what_others_will_be_shown_holds_no_control_characters(server: Running, box: str, text: str) -> None:
+    yaml = f'name: shown\nbase: host\ndescription: "{text.encode("unicode_escape").decode()}"\n'
+    with server.client_of("owner") as client:
+        for path, body in (
+            ("/v1/keys", {"name": text}),
+            ("/v1/projects", {"name": text}),
+            (f"/v1/sandboxes/{box}/snapshots", {"name": "shown", "description": text}),
+            (f"/v1/provider/sandboxes/{box}/snapshots", {"name": "shown", "description": text}),
+            ("/v1/templates", {"yaml": yaml}),
+        ):
+            assert code(client.post(path, json=body)) == (400, "INVALID_ARGUMENT"), path
+        assert client.post("/v1/keys", json={"name": "two\nlines"}).status_code == 400
+        assert client.post("/v1/keys", json={"name": "Schlüssel für 作業 🔑"}).status_code == 201
+        body = {"name": "fine", "description": "first line\nsecond\tline"}
+        made = client.post(f"/v1/sandboxes/{box}/snapshots", json=body)
+        assert made.json()["description"] == "first line\nsecond\tline"
+        assert client.delete(f"/v1/snapshots/{made.json()['id']}").status_code == 204

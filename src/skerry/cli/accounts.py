@@ -12,7 +12,7 @@ import typer
 
 from skerry.cli import options
 from skerry.cli.options import Format
-from skerry.cli.output import ago, note, print_json, print_table
+from skerry.cli.output import ago, note, print_json, print_table, say
 from skerry.cli.runtime import fail_as_told
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def login(
         if output is Format.JSON:
             print_json({"url": chosen.url, "user": who["user"], "file": str(where)})
         else:
-            print(f"logged in to {chosen.url} as {who['user']} ({where})")
+            say(f"logged in to {chosen.url} as {who['user']} ({where})")
 
     fail_as_told(work, output=output)
 
@@ -221,10 +221,10 @@ def whoami(output: options.Output = Format.TEXT) -> None:
         if output is Format.JSON:
             print_json({"url": found.url, **who})
             return
-        print(f"{who['user']}{' (administrator)' if who['admin'] else ''} at {found.url}")
-        print(f"{who['credential']}: {', '.join(who['scopes'])}")
+        say(f"{who['user']}{' (administrator)' if who['admin'] else ''} at {found.url}")
+        say(f"{who['credential']}: {', '.join(who['scopes'])}")
         for project in who["projects"]:
-            print(f"{project['id']}  {project['name']}  {project['role'] or 'administrator'}")
+            say(f"{project['id']}  {project['name']}  {project['role'] or 'administrator'}")
 
     fail_as_told(work, output=output)
 
@@ -271,7 +271,7 @@ def user_create(
     def work() -> None:
         made = _ask("POST", "/v1/users", {"name": name, "admin": admin})
         link = _ask("POST", f"/v1/users/{made['id']}/link", {"lifetime": 86400})
-        print_json({**made, "link": link["url"]}) if output is Format.JSON else print(link["url"])
+        print_json({**made, "link": link["url"]}) if output is Format.JSON else say(link["url"])
 
     fail_as_told(work, output=output)
 
@@ -285,7 +285,7 @@ def user_link(name: UserName, output: options.Output = Format.TEXT) -> None:
       skerry user link mira
     """
     path = f"/v1/users/{quote(name, safe='')}/link"
-    _run("POST", path, {"lifetime": 86400}, output=output, show=lambda answer: print(answer["url"]))
+    _run("POST", path, {"lifetime": 86400}, output=output, show=lambda answer: say(answer["url"]))
 
 
 @users.command("password")
@@ -381,7 +381,7 @@ def key_create(
         "project": project,
         "lifetime": None if days is None else days * 86400,
     }
-    _run("POST", "/v1/keys", body, output=output, show=lambda answer: print(answer["key"]))
+    _run("POST", "/v1/keys", body, output=output, show=lambda answer: say(answer["key"]))
 
 
 @keys.command("revoke")
@@ -428,7 +428,7 @@ def project_create(
     Example:
       skerry project create demo
     """
-    _run("POST", "/v1/projects", {"name": name}, output=output, show=lambda answer: print(answer["id"]))
+    _run("POST", "/v1/projects", {"name": name}, output=output, show=lambda answer: say(answer["id"]))
 
 
 @projects.command("rm")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from skerry.cli.options import Format
-from skerry.cli.output import note
+from skerry.cli.output import note, printable
 
 if TYPE_CHECKING:
     from skerry.sdk.building import BuildProgress
@@ -63,8 +63,8 @@ def _bar(*, logs: bool) -> Iterator[Display]:
         def show(progress: BuildProgress) -> None:
             name = progress.template
             if name not in tasks:
-                tasks[name] = bar.add_task(name[-40:], total=progress.total, step="")
-            bar.update(tasks[name], completed=progress.done, step=progress.step[:60])  # type: ignore[arg-type]
+                tasks[name] = bar.add_task(printable(name)[-40:], total=progress.total, step="")
+            bar.update(tasks[name], completed=progress.done, step=printable(progress.step)[:60])  # type: ignore[arg-type]
 
         def write(text: str) -> None:
             bar.console.print(text.rstrip("\n"), markup=False, soft_wrap=True)

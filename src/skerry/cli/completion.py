@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from skerry.cli.output import note
+from skerry.cli.output import note, printable
 
 ASK = "__complete"
 """The first argument with which the scripts call this program."""
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 class Shell(StrEnum):
@@ -103,11 +106,12 @@ def answer(app: typer.Typer, arguments: list[str]) -> None:
     from skerry.cli.completing import candidates, for_bash, split_line
 
     shell, *rest = arguments or [""]
+    words = split_line(rest[0]) if shell == Shell.BASH and rest else rest or [""]
+    # What a shell shows comes from sandboxes and other users, too.
+    ways = [replace(way, help=printable(way.help)) for way in candidates(app, words) if not CONTROL.search(way.text)]
     if shell == Shell.BASH and rest:
-        words = split_line(rest[0])
-        lines = for_bash(candidates(app, words), words[-1], rest[1] if len(rest) > 1 else "")
+        lines = for_bash(ways, words[-1], rest[1] if len(rest) > 1 else "")
     else:
-        ways = candidates(app, rest or [""])
         # zsh adds no space of its own here, fish does.
         lines = [
             f"{way.text}{'' if shell == Shell.FISH or way.goes_on else ' '}\t{way.help}".rstrip("\t") for way in ways

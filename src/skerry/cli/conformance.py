@@ -63,7 +63,8 @@ def conformance(
         raise SystemExit(1 if failed else 0)
     for outcome in outcomes:
         for case, text in outcome.failures.items():
-            note(f"\n{outcome.suite}: {case}\n{text}")
+            for line in ("", f"{outcome.suite}: {case}", *text.split("\n")):
+                note(line)
     headers = ("CLASS", "CASES", "PASSED", "FAILED", "NOT OFFERED")
     rows = [(o.suite, *map(str, (o.cases, o.passed, o.failed, o.not_offered))) for o in outcomes]
     total = [sum(int(row[column]) for row in rows) for column in range(1, 5)]

@@ -10,7 +10,7 @@ import typer
 
 from skerry.cli import options
 from skerry.cli.options import Format
-from skerry.cli.output import print_json
+from skerry.cli.output import print_json, say
 from skerry.cli.runtime import execute
 
 if TYPE_CHECKING:
@@ -74,8 +74,7 @@ def list_(
         elif long:
             _print_long(entries)
         else:
-            for entry in entries:
-                print(entry.name)
+            say(*(entry.name for entry in entries))
 
     execute(work, output=output)
 
@@ -92,11 +91,13 @@ def _split(where: str, path: str | None) -> tuple[str, str | None]:
 
 def _print_long(entries: list[FileInfo]) -> None:
     widths = [max((len(text) for text in column), default=0) for column in zip(*map(_owner_size, entries), strict=True)]
+    lines = []
     for entry in entries:
         owner, group, length = (text.rjust(width) for text, width in zip(_owner_size(entry), widths, strict=True))
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.mtime))
         target = f" -> {entry.target}" if entry.target is not None else ""
-        print(f"{_mode(entry)} {owner} {group} {length} {when} {entry.name}{target}")
+        lines.append(f"{_mode(entry)} {owner} {group} {length} {when} {entry.name}{target}")
+    say(*lines)
 
 
 def _owner_size(entry: FileInfo) -> tuple[str, str, str]:

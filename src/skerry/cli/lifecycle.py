@@ -9,7 +9,7 @@ import typer
 
 from skerry.cli import options
 from skerry.cli.options import Format, parse_env
-from skerry.cli.output import print_error, print_json
+from skerry.cli.output import print_error, print_json, say
 from skerry.cli.runtime import execute
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def each(names: list[str], change: Callable[[AsyncSandbox], Awaitable[SandboxInf
                 failed = 1
             else:
                 if output is Format.TEXT:
-                    print(done[-1].id)
+                    say(done[-1].id)
         if output is Format.JSON:
             print_json(done)
         return failed

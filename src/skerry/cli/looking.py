@@ -12,7 +12,7 @@ import typer
 
 from skerry.cli import options
 from skerry.cli.options import Format
-from skerry.cli.output import note, print_json, print_table, size
+from skerry.cli.output import note, print_json, print_table, say, size
 from skerry.cli.runtime import execute
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def usage(
                 if output is Format.JSON:
                     print_json(now)
                 else:
-                    print("\n".join(_lines(now)))
+                    say(*_lines(now))
                 return
             try:
                 await _watch(box, interval, output=output)
@@ -80,13 +80,14 @@ async def _watch(box: AsyncSandbox, interval: float, *, output: Format) -> None:
     while True:
         now = await box.usage()
         if output is Format.JSON:
-            print(json.dumps({"time": time.time()} | asdict(now)), flush=True)
+            say(json.dumps({"time": time.time()} | asdict(now)))
         elif sys.stdout.isatty():
             lines = _lines(now)
-            print((REWRITE.format(lines=shown) if shown else "") + "\n".join(lines), flush=True)
+            sys.stdout.write(REWRITE.format(lines=shown) if shown else "")
+            say(*lines)
             shown = len(lines)
         else:
-            print("  ".join(" ".join(line.split()) for line in _lines(now)), flush=True)
+            say("  ".join(" ".join(line.split()) for line in _lines(now)))
         await sleep(interval)
 
 
@@ -134,9 +135,9 @@ def events(
         box = await AsyncSandbox.find(sandbox)
         async for event in box.events(since=since):
             if output is Format.JSON:
-                print(json.dumps(asdict(event)), flush=True)
+                say(json.dumps(asdict(event)))
             else:
-                print(f"{event.cursor:>6} {_moment(event)} {event.type} {_details(event)}".rstrip(), flush=True)
+                say(f"{event.cursor:>6} {_moment(event)} {event.type} {_details(event)}".rstrip())
 
     execute(work, output=output)
 

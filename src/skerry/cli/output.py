@@ -1,4 +1,8 @@
-"""What the commands print: errors, JSON, tables, ages and sizes."""
+"""What the commands print: lines, errors, JSON, tables, ages and sizes.
+
+Names and texts come out of sandboxes, from other users and from servers. A terminal would obey escape sequences in
+them, so everything that is printed goes through here; only what a program in a sandbox writes does not.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,23 @@ from typing import Any
 from skerry.cli.options import Format
 
 
+def printable(text: str) -> str:
+    """The text as one line in which nothing moves, hides or reorders anything: what is not printable is escaped."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def say(*lines: str) -> None:
+    """Lines on stdout: printable on a terminal, elsewhere byte for byte."""
+    if sys.stdout.isatty():
+        sys.stdout.write("".join(f"{printable(line)}\n" for line in lines))
+    else:
+        sys.stdout.flush()
+        sys.stdout.buffer.write("".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape"))
+    sys.stdout.flush()
+
+
 def print_error(message: str, code: str, hint: str = "", *, retryable: bool = False, output: Format) -> None:
     """One line, and one for the hint; or one JSON object."""
     if output is Format.JSON:
@@ -20,15 +41,15 @@ def print_error(message: str, code: str, hint: str = "", *, retryable: bool = Fa
         text = json.dumps({"error": error})
     else:
         red, end = ("\033[31m", "\033[0m") if sys.stderr.isatty() and "NO_COLOR" not in os.environ else ("", "")
-        text = f"{red}error:{end} {' '.join(message.split())} ({code})"
+        text = f"{red}error:{end} {printable(' '.join(message.split()))} ({code})"
         if hint:
-            text += f"\nhint: {' '.join(hint.split())}"
+            text += f"\nhint: {printable(' '.join(hint.split()))}"
     print(text, file=sys.stderr)
 
 
 def note(text: str) -> None:
-    """Something for a person, beside the data."""
-    print(text, file=sys.stderr)
+    """A line for a person, beside the data."""
+    print(printable(text), file=sys.stderr)
 
 
 def print_json(data: object) -> None:
@@ -55,7 +76,7 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, right:
     for header in headers:
         table.add_column(header, no_wrap=True, justify="right" if header in right else "left")
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*(Text(printable(cell) if terminal else cell) for cell in row))
     Console(width=None if terminal else 10_000, highlight=False).print(table)
 
 

@@ -8,7 +8,7 @@ import typer
 
 from skerry.cli import options
 from skerry.cli.options import Format
-from skerry.cli.output import note, print_json, print_table
+from skerry.cli.output import note, print_json, print_table, say
 from skerry.cli.runtime import execute
 
 if TYPE_CHECKING:
@@ -68,6 +68,6 @@ async def _forward(sandbox: AsyncSandbox, port: int, local: int, *, host: str, w
         if output is Format.JSON:
             print_json({"url": forward.url, "host": host, "local_port": forward.local_port, "port": port})
         else:
-            print(forward.url)
+            say(forward.url)
         sys.stdout.flush()
         await anyio.sleep_forever()

@@ -10,7 +10,7 @@ import typer
 from skerry.cli import options
 from skerry.cli.building import build_display
 from skerry.cli.options import Format, Network, parse_env, parse_volumes
-from skerry.cli.output import note, print_json
+from skerry.cli.output import note, print_json, say
 from skerry.cli.runtime import RUN_FAILED, execute
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ def kill(
         if output is Format.JSON:
             print_json({"killed": killed})
         else:
-            print("\n".join(str(id) for id in killed) or "nothing was running")
+            say(*(map(str, killed) if killed else ["nothing was running"]))
 
     execute(work, output=output)
 
@@ -282,5 +282,5 @@ async def _detach(sandbox: AsyncSandbox, job: Job, *, output: Format) -> int:
     if output is Format.JSON:
         print_json({"sandbox": sandbox.id, "process": process.id, "pid": process.pid})
     else:
-        print(process.id)
+        say(str(process.id))
     return 0

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from skerry.cli.output import printable
+
 Report = Callable[[int, int | None], object]
 
 
@@ -26,5 +28,5 @@ def progress_bar(label: str, *, wanted: bool) -> Iterator[Report | None]:
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(label[-40:], total=None)
+        task = bar.add_task(printable(label)[-40:], total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

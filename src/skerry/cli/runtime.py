@@ -11,7 +11,7 @@ from typing import NoReturn
 import typer
 
 from skerry.cli.options import Format
-from skerry.cli.output import print_error, print_json
+from skerry.cli.output import print_error, print_json, say
 
 RUN_FAILED = 125
 """Skerry itself failed while it should have run a command; no command's own exit code is meant."""
@@ -75,7 +75,7 @@ def remove_each(names: list[str], remove: Callable[[str], Awaitable[str]], *, ou
                 failed = 1
                 continue
             if output is Format.TEXT:
-                print(removed[-1])
+                say(removed[-1])
         if output is Format.JSON:
             print_json({"removed": removed})
         return failed

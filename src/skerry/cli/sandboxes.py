@@ -13,7 +13,7 @@ import typer
 from skerry.cli import options
 from skerry.cli.building import build_display
 from skerry.cli.options import Format, Network, parse_env, parse_volumes
-from skerry.cli.output import ago, duration, note, print_error, print_json, print_table, size
+from skerry.cli.output import ago, duration, note, print_error, print_json, print_table, say, size
 from skerry.cli.runtime import execute
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def create(
             if output is Format.JSON:
                 print_json(await sandbox.info())
             else:
-                print(sandbox.id)
+                say(sandbox.id)
         finally:
             await sandbox.close()
 
@@ -105,7 +105,7 @@ def ps(
             print_json(found)
         elif quiet:
             for info in found:
-                print(info.id)
+                say(info.id)
         elif not found:
             note("no sandboxes")
         else:
@@ -171,7 +171,7 @@ def info(sandbox: options.SandboxName, output: options.Output = Format.TEXT) -> 
             lines["disk used"] = size(usage.disk_used)
             lines["processes"] = str(usage.pids)
         for label, value in lines.items():
-            print(f"{label + ':':<12} {value}")
+            say(f"{label + ':':<12} {value}")
 
     execute(work, output=output)
 
@@ -216,7 +216,7 @@ def rm(
                     failed = 1
             else:
                 if output is Format.TEXT:
-                    print(removed[-1])
+                    say(removed[-1])
         if output is Format.JSON:
             print_json({"removed": removed})
         return failed
@@ -242,7 +242,7 @@ def gc(output: options.Output = Format.TEXT) -> None:
         if output is Format.JSON:
             print_json({"removed": removed})
         else:
-            print("\n".join(removed) or "nothing to remove")
+            say(*(removed or ["nothing to remove"]))
 
     execute(work, output=output)
 

@@ -9,7 +9,7 @@ import typer
 
 from skerry.cli import options
 from skerry.cli.options import Format, parse_env
-from skerry.cli.output import ago, note, print_error, print_json, print_table, size
+from skerry.cli.output import ago, note, print_error, print_json, print_table, say, size
 from skerry.cli.runtime import execute, remove_each
 from skerry.cli.sandboxes import resources
 
@@ -53,7 +53,7 @@ def create(
         if output is Format.JSON:
             print_json(made)
         else:
-            print(made.id)
+            say(made.id)
 
     execute(work, output=output)
 
@@ -82,7 +82,7 @@ def list_(
             print_json(found)
         elif quiet:
             for info in found:
-                print(info.id)
+                say(info.id)
         elif not found:
             note("no snapshots")
         else:
@@ -127,7 +127,7 @@ def restore(sandbox: options.SandboxName, snapshot: SnapshotName, output: option
         if output is Format.JSON:
             print_json(info)
         else:
-            print(f"{info.id} is {info.state.value}")
+            say(f"{info.id} is {info.state.value}")
 
     execute(work, output=output)
 
@@ -185,7 +185,7 @@ def tree(
             note("no snapshots")
         else:
             for line in _draw(roots):
-                print(line)
+                say(line)
 
     execute(work, output=output)
 
@@ -226,7 +226,7 @@ def clone(
             if output is Format.JSON:
                 print_json(await copy.info())
             else:
-                print(copy.id)
+                say(copy.id)
         finally:
             await copy.close()
 
@@ -278,7 +278,7 @@ def fork(
             print_json([await box.info() for box in made])
         else:
             for box in made:
-                print(box.id)
+                say(box.id)
         return 1 if errors else 0
 
     execute(work, output=output)

@@ -14,7 +14,7 @@ import typer
 from skerry.cli import options
 from skerry.cli.lifecycle import Sandboxes, each
 from skerry.cli.options import Format, Network, parse_env, parse_volumes
-from skerry.cli.output import note, print_json, size
+from skerry.cli.output import note, print_json, say, size
 from skerry.cli.progress import Report, progress_bar
 from skerry.cli.runtime import execute
 from skerry.cli.sandboxes import resources
@@ -114,7 +114,7 @@ def import_(
             if output is Format.JSON:
                 print_json(await box.info())
             else:
-                print(box.id)
+                say(box.id)
         finally:
             await box.close()
 

@@ -8,7 +8,7 @@ import typer
 
 from skerry.cli import options
 from skerry.cli.options import Format
-from skerry.cli.output import note, print_json, size
+from skerry.cli.output import note, print_json, say, size
 from skerry.cli.runtime import execute
 
 HELP = """Show where this machine keeps the files of sandboxes.
@@ -50,7 +50,7 @@ def show(output: options.Output = Format.TEXT) -> None:
             "volumes": str(report.volumes),
         }
         for label, value in lines.items():
-            print(f"{label + ':':<12} {value}")
+            say(f"{label + ':':<12} {value}")
 
     execute(work, output=output)
 

@@ -9,7 +9,7 @@ import typer
 from skerry.cli import options
 from skerry.cli.building import build_display
 from skerry.cli.options import Format
-from skerry.cli.output import ago, print_json, print_table, size
+from skerry.cli.output import ago, print_json, print_table, say, size
 from skerry.cli.runtime import execute, remove_each
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def build(
         if output is Format.JSON:
             print_json(made)
         else:
-            print(f"{made.name}:{made.version}")
+            say(f"{made.name}:{made.version}")
 
     execute(work, output=output)
 
@@ -146,7 +146,7 @@ def show(name: TemplateName, output: options.Output = Format.TEXT) -> None:
             "digest": info.digest or "-",
         }
         for label, value in lines.items():
-            print(f"{label + ':':<12} {value}")
+            say(f"{label + ':':<12} {value}")
 
     execute(work, output=output)
 

@@ -8,7 +8,7 @@ import typer
 
 from skerry.cli import options
 from skerry.cli.options import Format
-from skerry.cli.output import ago, note, print_json, print_table, size
+from skerry.cli.output import ago, note, print_json, print_table, say, size
 from skerry.cli.runtime import execute, remove_each
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def create(
         if output is Format.JSON:
             print_json(made)
         else:
-            print(made.name)
+            say(made.name)
 
     execute(work, output=output)
 
@@ -115,7 +115,7 @@ def show(name: VolumeName, output: options.Output = Format.TEXT) -> None:
             "sandboxes": " ".join(info.sandboxes) or "-",
         }
         for label, value in lines.items():
-            print(f"{label + ':':<12} {value}")
+            say(f"{label + ':':<12} {value}")
 
     execute(work, output=output)
 

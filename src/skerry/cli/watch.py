@@ -10,6 +10,7 @@ import typer
 
 from skerry.cli import options
 from skerry.cli.options import Format
+from skerry.cli.output import note, printable
 from skerry.cli.runtime import execute
 
 if TYPE_CHECKING:
@@ -41,7 +42,6 @@ def watch(
     async def work() -> None:
         import anyio
 
-        from skerry.cli.output import note
         from skerry.cli.sandboxes import connect
         from skerry.core.config import check_seconds
         from skerry.core.errors import InvalidArgument
@@ -72,9 +72,4 @@ async def _print_events(events: AsyncWatch, count: int | None, *, output: Format
 def _line(event: FileEvent) -> str:
     name = event.path + ("/" if event.is_dir and event.path else "")
     moved = f"{event.old_path} -> " if event.old_path else ""
-    return f"{event.kind.value:<10} {_printable(moved + (name or '.'))}"
-
-
-def _printable(text: str) -> str:
-    """A name may hold a newline or what a terminal obeys; a line is one event."""
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+    return f"{event.kind.value:<10} {printable(moved + (name or '.'))}"

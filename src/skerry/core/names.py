@@ -1,4 +1,4 @@
-"""What sandboxes and volumes may be called, and where a volume may be mounted."""
+"""What sandboxes and volumes may be called, where volumes may be mounted, and what no text that is shown may hold."""
 
 from __future__ import annotations
 
@@ -14,6 +14,17 @@ MAX_MOUNTS = 32
 RESERVED = ("/proc", "/sys", "/dev", "/.skerry")
 """What a sandbox has there is its own kernel's view and its agent."""
 _LONGEST = 1024
+OBEYED = r"\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
+"""What terminals and browsers obey instead of showing it, as a set of a regular expression: control characters but tab
+and newline, and marks that change the direction of text."""
+_OBEYED = re.compile(f"[{OBEYED}]")
+
+
+def check_shown(text: str, what: str) -> str:
+    """The text, which others will be shown. Raises InvalidArgument for one that could deceive them."""
+    if found := _OBEYED.search(text):
+        raise InvalidArgument(f"{what} must not contain the control character U+{ord(found[0]):04X}")
+    return text
 
 
 def check_volume_name(name: object) -> str:

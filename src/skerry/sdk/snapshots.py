@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from skerry.core import registry
 from skerry.core.errors import InvalidArgument, Unsupported
 from skerry.core.models import SandboxInfo, SnapshotInfo
-from skerry.core.names import NAME
+from skerry.core.names import NAME, check_shown
 from skerry.core.provider import Provider
 from skerry.core.provider import Snapshots as SnapshotProvider
 from skerry.sdk.portable import KeyOptions, StateProgress, StateTarget, export, portable
@@ -213,6 +213,7 @@ def check_snapshot_name(name: object) -> None:
 def check_description(text: object) -> None:
     if not isinstance(text, str) or "\0" in text or len(text) > MAX_DESCRIPTION:
         raise InvalidArgument(f"a description must be a text of at most {MAX_DESCRIPTION} characters")
+    check_shown(text, "a description")
 
 
 def grow(snapshots: Iterable[SnapshotInfo]) -> tuple[SnapshotNode, ...]:

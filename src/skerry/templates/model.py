@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from skerry.core.built import IMAGES
 from skerry.core.errors import InvalidArgument
 from skerry.core.models import Resources
+from skerry.core.names import check_shown
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z._+-]{0,62}")
@@ -122,6 +123,7 @@ class Template:
         check_base(self.base, self.name)
         if not isinstance(self.description, str):
             raise InvalidArgument(f"description must be text, not {self.description!r}")
+        check_shown(self.description, "description")
         for alias in _texts(self.aliases, "aliases"):
             check_name(alias, "aliases")
             check_base(self.base, alias)

@@ -9,7 +9,7 @@ from pydantic import Field
 from skerry.core.errors import InvalidArgument
 from skerry.core.models import Resources, VolumeMount
 from skerry.sdk import GitSource, TarSource
-from skerry.server.models.types import Body, Count, Key, Pairs, Path, Seconds, Size, User, Variables
+from skerry.server.models.types import Body, Count, Key, Pairs, Path, Seconds, Shown, Size, User, Variables
 
 IMAGE_PREFIX = "docker://"
 
@@ -194,7 +194,7 @@ class Checks(Body):
 
 class SnapshotCreate(Body):
     name: str | None = None
-    description: Annotated[str, Field(max_length=4096)] = ""
+    description: Annotated[Shown, Field(max_length=4096)] = ""
 
 
 class Restore(Body):

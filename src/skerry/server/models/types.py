@@ -8,7 +8,10 @@ from typing import Annotated, Any
 from urllib.parse import parse_qsl
 
 from fastapi import Query, Request
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema
+
+from skerry.core.errors import InvalidArgument
+from skerry.core.names import OBEYED, check_shown
 
 MOST = 2**53 - 1
 """The largest whole number that every JSON library reads as it is."""
@@ -40,6 +43,19 @@ def _key(value: Any) -> bytes:
     return key
 
 
+def _shown(value: str) -> str:
+    try:
+        return check_shown(value, "it")
+    except InvalidArgument as error:
+        raise ValueError(error.message.removeprefix("it ")) from None
+
+
+def _title(value: str) -> str:
+    if "\n" in value or "\t" in value:
+        raise ValueError("must be one line without tabs")
+    return _shown(value)
+
+
 def _octal(value: Any) -> Any:
     """Permission bits as text are octal, as everybody writes them."""
     if isinstance(value, str) and value and not value.strip("01234567") and len(value) <= 6:
@@ -69,6 +85,14 @@ Mode = Annotated[
     ),
 ]
 """Permission bits: a number, or octal digits as text."""
+Shown = Annotated[str, AfterValidator(_shown), Field(json_schema_extra={"pattern": f"^[^{OBEYED}]*$"})]
+"""Text that other users see, without what a terminal or a browser would obey."""
+Title = Annotated[
+    str,
+    AfterValidator(_title),
+    Field(min_length=1, max_length=100, json_schema_extra={"pattern": f"^[^{OBEYED}\\u0009\\u000a]+$"}),
+]
+"""A name in plain words: one line of the same."""
 Count = Annotated[int, Field(ge=0, le=MOST)]
 Seconds = Annotated[float, Field(gt=0, le=1e9)]
 Size = Annotated[int, Field(ge=0, le=MOST)] | Annotated[str, Field(max_length=40)]

@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 from skerry.core.errors import Conflict, NotFound, PermissionDenied
 from skerry.server.context import Ctx, Me, Sandbox, Who
 from skerry.server.identity import Actor
+from skerry.server.models.types import Title
 from skerry.server.permissions import Action, Role, Scope
 from skerry.server.projects import locate
 from skerry.server.routing import Routes
@@ -37,7 +38,7 @@ class KeyList(BaseModel):
 
 
 class CreateKey(BaseModel):
-    name: Annotated[str, Field(min_length=1, max_length=100)] = "key"
+    name: Title = "key"
     scopes: Annotated[list[Scope], Field(min_length=1)] = [Scope.READ, Scope.WRITE]
     project: Annotated[str | None, Field(max_length=200)] = None
     """Bound to this one, by id or name."""

@@ -17,7 +17,7 @@ from starlette.websockets import WebSocket
 from skerry.core.config import parse_size
 from skerry.core.errors import InvalidArgument
 from skerry.core.models import BuiltTemplate, SandboxInfo, SandboxSpec, SnapshotInfo, VolumeInfo
-from skerry.core.names import check_volume_name
+from skerry.core.names import check_shown, check_volume_name
 from skerry.core.plain import from_plain, loads
 from skerry.core.provider import Templates
 from skerry.sdk.building import offering
@@ -79,6 +79,7 @@ async def create_snapshot(request: Request, context: Ctx, sandbox: Sandbox) -> R
         raise InvalidArgument("a hidden snapshot needs a holder")
     if len(body.description) > MAX_DESCRIPTION:
         raise InvalidArgument(f"a description has at most {MAX_DESCRIPTION} characters")
+    check_shown(body.description, "a description")
     name = body.name
     if name is not None and sandbox.project is not None:
         name = naming.inner(sandbox.project, name)
@@ -207,7 +208,10 @@ async def remove_template(context: Ctx, template: str, later: bool = False) -> N
 )
 async def add_template(request: Request, context: Ctx) -> Response:
     """Keep a template whose layers are there."""
-    return Plain(await _templates(context).add_template(await read_body(request, BuiltTemplate)))
+    template = await read_body(request, BuiltTemplate)
+    for text in (template.name, template.description, *template.aliases):
+        check_shown(text, "a template's name or description")
+    return Plain(await _templates(context).add_template(template))
 
 
 @router.get(f"{BASE}/layers/{{digest}}", responses=gives(bool), response_class=Plain)

@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import BaseModel, Field
 
 from skerry.core.errors import Conflict, NotFound
+from skerry.core.names import OBEYED
 from skerry.core.provider import Snapshots, Volumes
 from skerry.server.context import Context, Ctx, InProject, Me, Who
 from skerry.server.identity import Actor
@@ -16,7 +17,7 @@ from skerry.server.store import Project
 
 router = Routes("projects")
 
-ProjectName = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f/]+$")]
+ProjectName = Annotated[str, Field(min_length=1, max_length=100, pattern=rf"^[^{OBEYED}\u0009\u000a/]+$")]
 
 
 class ProjectModel(BaseModel):
