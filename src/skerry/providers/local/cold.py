@@ -29,6 +29,7 @@ from skerry.providers.local.limits import LEAST_DISK, upper_limit
 from skerry.providers.local.record import Record
 from skerry.providers.local.restoring import restoring_trees
 from skerry.providers.local.statefile import COLD
+from skerry.providers.local.steps import Steps, complete
 from skerry.providers.local.trees import flush, typed_errors
 
 if TYPE_CHECKING:
@@ -58,12 +59,17 @@ class Cold:
         Raises SandboxNotFound, Conflict, DiskFull, Unsupported for files that no archive can hold, InvalidArgument
         for a default key that cannot be read.
         """
+        return complete(self.archiving(sandbox_id, key, on_progress))
+
+    def archiving(self, sandbox_id: str, key: bytes | None, on_progress: Progress | None = None) -> Steps[SandboxInfo]:
+        """`archive`, which waits for the processes between two steps."""
         engine = self._engine
         secret = Key(key) if key is not None else default_key()
         with engine.changing(sandbox_id, "archive") as (record, _):
             if record.state is State.ARCHIVED:
                 return record.info()
-            return self._archive(engine.lifecycle.stopped(record, GRACE), secret, on_progress).info()
+            record = yield from engine.lifecycle.stopping_locked(record, GRACE)
+            return self._archive(record, secret, on_progress).info()
 
     def unarchive(self, sandbox_id: str, key: bytes | None, on_progress: Progress | None = None) -> SandboxInfo:
         """Give an archived one its files back; it is stopped then. One that is not archived: no error.

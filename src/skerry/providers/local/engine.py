@@ -329,7 +329,7 @@ class Engine:
 
     def get(self, sandbox_id: str) -> SandboxInfo:
         """Raises SandboxNotFound, Corrupted."""
-        return self._current(sandbox_id).info()
+        return self.current(sandbox_id).info()
 
     def find(self, id_or_name: str) -> SandboxInfo:
         self.prepare()
@@ -337,22 +337,41 @@ class Engine:
 
     def list(self) -> Sequence[SandboxInfo]:
         """Every sandbox there is; those whose end has come are swept on the way."""
-        self.prepare()
         found = []
-        for sandbox_id in list(self.store.ids()):
+        for sandbox_id, (record, settled) in self.look_at_all().items():
             try:
-                record = self._current(sandbox_id)
+                found.append((record if settled else self.current(sandbox_id)).info())
             except SandboxNotFound:
                 continue
             except (Corrupted, NewerVersion) as error:
-                record = self.guess(sandbox_id, str(error))
-            found.append(record.info())
+                found.append(self.guess(sandbox_id, str(error)).info())
         return sorted(found, key=lambda info: info.created_at)
 
-    def _current(self, sandbox_id: str) -> Record:
-        """The record as it is now: a dead sandbox is swept or found failed. Raises SandboxNotFound, Corrupted."""
+    def look(self, sandbox_id: str) -> tuple[Record, bool]:
+        """The record as it is written, and whether it says all; where it does not, `current` does.
+
+        Waits for nothing. Raises SandboxNotFound, Corrupted.
+        """
         record = self.store.read(sandbox_id)
-        if self._settled(record):
+        return record, self._settled(record)
+
+    def look_at_all(self, sandbox_ids: Sequence[str] | None = None) -> dict[str, tuple[Record, bool]]:
+        """What `look` says of these sandboxes, or of all, by their ids; a damaged one's stand-in."""
+        self.prepare()
+        found = {}
+        for sandbox_id in list(self.store.ids()) if sandbox_ids is None else sandbox_ids:
+            try:
+                found[sandbox_id] = self.look(sandbox_id)
+            except SandboxNotFound:
+                continue
+            except (Corrupted, NewerVersion) as error:
+                found[sandbox_id] = self.guess(sandbox_id, str(error)), True
+        return found
+
+    def current(self, sandbox_id: str) -> Record:
+        """The record as it is now: a dead sandbox is swept or found failed. Raises SandboxNotFound, Corrupted."""
+        record, settled = self.look(sandbox_id)
+        if settled:
             return record
         try:
             self.sweeping.one(sandbox_id)
@@ -374,13 +393,17 @@ class Engine:
 
     def running(self, sandbox_id: str) -> Record:
         """The record of a sandbox that runs. Raises SandboxNotFound, SandboxStopped, SandboxFailed."""
-        record = self._current(sandbox_id)
+        return self.require_running(self.current(sandbox_id))
+
+    @staticmethod
+    def require_running(record: Record) -> Record:
+        """Raises SandboxStopped, SandboxFailed unless it runs."""
         if record.state is State.FAILED:
-            raise SandboxFailed(f"sandbox {sandbox_id} has failed: {record.reason}")
+            raise SandboxFailed(f"sandbox {record.id} has failed: {record.reason}")
         if record.state is not State.RUNNING:
             because = f": {record.reason}" if record.reason else ""
             hint = "resume it" if record.state is State.PAUSED else None
-            raise SandboxStopped(f"sandbox {sandbox_id} is {record.state}{because}", hint=hint)
+            raise SandboxStopped(f"sandbox {record.id} is {record.state}{because}", hint=hint)
         return record
 
     def socket(self, sandbox_id: str) -> Path:
@@ -457,13 +480,20 @@ class Engine:
         """End it and remove everything of it; one that is not there is no error."""
         self.prepare()
         try:
-            before = self._read_or_guess(sandbox_id)
-            if before.state is State.STOPPING and before.init is not None:
-                before.init.signal_kill()  # whoever waits for it to end by itself need not any more
+            self.hasten(sandbox_id)
             with self.store.lock(sandbox_id):
                 self.tear_down(self._read_or_guess(sandbox_id))
         except SandboxNotFound:
             return
+
+    def hasten(self, sandbox_id: str) -> None:
+        """Kill a sandbox that is being stopped: a caller that waits for its processes need not any more.
+
+        Raises SandboxNotFound.
+        """
+        before = self._read_or_guess(sandbox_id)
+        if before.state is State.STOPPING and before.init is not None:
+            before.init.signal_kill()
 
     def _read_or_guess(self, sandbox_id: str) -> Record:
         """The record, or for a damaged or missing one what can be told without it. Raises SandboxNotFound."""

@@ -67,17 +67,25 @@ class ProcessId:
         """Wait until it is gone; whether it is."""
         return self._end(None, timeout)
 
-    def _end(self, with_signal: signal.Signals | None, timeout: float) -> bool:
+    def descriptor(self) -> int | None:
+        """A pidfd, readable once the process is gone, for the caller to close; None: it is gone."""
         if self.boot != boot_id():
-            return True
+            return None
         try:
             fd = os.pidfd_open(self.pid)
         except ProcessLookupError:
+            return None
+        seen = _look(self.pid)
+        if seen is None or seen.start != self.start:
+            os.close(fd)
+            return None
+        return fd
+
+    def _end(self, with_signal: signal.Signals | None, timeout: float) -> bool:
+        fd = self.descriptor()
+        if fd is None:
             return True
         try:
-            seen = _look(self.pid)
-            if seen is None or seen.start != self.start:
-                return True
             if with_signal is not None:
                 signal.pidfd_send_signal(fd, with_signal)
             poll = select.poll()

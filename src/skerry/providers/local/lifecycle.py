@@ -25,6 +25,7 @@ from skerry.providers.local.launch import Layout
 from skerry.providers.local.limits import merge
 from skerry.providers.local.locks import FileLock
 from skerry.providers.local.record import Record
+from skerry.providers.local.steps import Exit, Steps, complete
 from skerry.wire import Life, LifeReply
 
 if TYPE_CHECKING:
@@ -59,14 +60,24 @@ class Lifecycle:
 
         Raises SandboxNotFound, Conflict.
         """
+        return complete(self.stopping(sandbox_id, grace))
+
+    def stopping(self, sandbox_id: str, grace: float) -> Steps[SandboxInfo]:
+        """`stop`, which waits for the processes between two steps."""
         with self._engine.changing(sandbox_id, "stop") as (record, _):
-            return record.info() if record.state is State.ARCHIVED else self.stopped(record, grace).info()
+            if record.state is not State.ARCHIVED:
+                record = yield from self.stopping_locked(record, grace)
+            return record.info()
 
     def stopped(self, record: Record, grace: float) -> Record:
         """The same for one whose lock the caller holds; stopped: no error."""
+        return complete(self.stopping_locked(record, grace))
+
+    def stopping_locked(self, record: Record, grace: float) -> Steps[Record]:
+        """`stopped`, which waits for the processes between two steps."""
         if record.state is State.STOPPED:
             return record
-        record = self._end(self._engine.begin(record, "stop", state=State.STOPPING), grace)
+        record = yield from self._ending(self._engine.begin(record, "stop", state=State.STOPPING), grace)
         return self._settle(record, State.STOPPED, "stopped")
 
     def start(self, sandbox_id: str) -> SandboxInfo:
@@ -92,13 +103,17 @@ class Lifecycle:
 
         Raises SandboxNotFound, Unsupported, QuotaExceeded, TemplateNotFound, InvalidArgument, Conflict.
         """
+        return complete(self.restarting(sandbox_id, changes, grace))
+
+    def restarting(self, sandbox_id: str, changes: Changes, grace: float) -> Steps[SandboxInfo]:
+        """`restart`, which waits for the processes between two steps."""
         engine = self._engine
         # A new template is not to be removed until it is written down that it is needed.
         held = nullcontext() if changes.template is None else engine.templates.using()
         with engine.changing(sandbox_id, "restart") as (record, lock), held:
             base = self._check(record, changes)
             if record.state is not State.STOPPED:
-                record = self._end(engine.begin(record, "restart", state=State.STOPPING), grace)
+                record = yield from self._ending(engine.begin(record, "restart", state=State.STOPPING), grace)
                 engine.log(record, "stopped")
             # From here on it is changed, whatever happens.
             record = engine.begin(_changed(record, changes, base), "restart", state=State.RESTORING)
@@ -157,6 +172,9 @@ class Lifecycle:
     # -- the parts; the caller holds the lock and has noted what it does
 
     def _end(self, record: Record, grace: float) -> Record:
+        return complete(self._ending(record, grace))
+
+    def _ending(self, record: Record, grace: float) -> Steps[Record]:
         """End what runs, by way of its agent: nobody else knows the variables."""
         engine = self._engine
         if record.init is None or not record.alive:
@@ -170,7 +188,7 @@ class Lifecycle:
         except SkerryError:
             pass  # it has just ended by itself, or it hangs and is killed
         else:
-            record.init.wait(grace + EXIT_MARGIN)
+            yield Exit(record.init, grace + EXIT_MARGIN)
         return self._halt(record)
 
     def _halt(self, record: Record) -> Record:

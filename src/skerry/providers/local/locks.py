@@ -6,10 +6,29 @@ import errno
 import fcntl
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from types import TracebackType
 
 from skerry.core.errors import Conflict
+
+_impatient: ContextVar[bool] = ContextVar("impatient", default=False)
+
+
+class Busy(Exception):
+    """Another operation holds the lock of a sandbox. Nothing was done: the caller waits and begins again."""
+
+
+@contextmanager
+def impatient() -> Iterator[None]:
+    """In this thread, entering a sandbox's lock that is held raises Busy at once."""
+    before = _impatient.set(True)
+    try:
+        yield
+    finally:
+        _impatient.reset(before)
 
 
 class FileLock:
@@ -58,3 +77,18 @@ class FileLock:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.release()
+
+
+class SandboxLock(FileLock):
+    """The lock of a sandbox, which others may hold for as long as a sandbox takes to end: see `impatient`."""
+
+    def __enter__(self) -> SandboxLock:
+        try:
+            if not _impatient.get():
+                self.acquire()
+            elif not self.try_acquire():
+                raise Busy
+        except BaseException:
+            self.release()
+            raise
+        return self

@@ -29,7 +29,7 @@ from pathlib import Path
 
 from skerry.core.errors import Conflict, DiskFull, ProviderUnavailable, QuotaExceeded, SandboxNotFound
 from skerry.providers.local import record as records
-from skerry.providers.local.locks import FileLock
+from skerry.providers.local.locks import FileLock, SandboxLock
 from skerry.providers.local.record import Record
 from skerry.providers.local.storage import remove_tree
 
@@ -113,10 +113,10 @@ class Store:
             raise _not_found(sandbox_id)
         return self.sandboxes / sandbox_id
 
-    def lock(self, sandbox_id: str) -> FileLock:
+    def lock(self, sandbox_id: str) -> SandboxLock:
         """The sandbox's own lock, not yet acquired. Raises SandboxNotFound."""
         try:
-            return FileLock(self.directory(sandbox_id) / "lock", create=False)
+            return SandboxLock(self.directory(sandbox_id) / "lock", create=False)
         except FileNotFoundError:
             raise _not_found(sandbox_id) from None
 

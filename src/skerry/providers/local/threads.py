@@ -1,0 +1,225 @@
+"""Where blocking work is done: in threads. It waits for others in the event loop, where that holds no thread."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Generic, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+from skerry.core.errors import Conflict
+from skerry.providers.local.locks import Busy, impatient
+from skerry.providers.local.steps import Exit, Steps, once
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+PATIENCE = 60.0
+"""Seconds that a change of a sandbox waits for the one before it."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.0005, 0.05
+"""Between two attempts at a lock that another process has: flock has no wait that can be given up."""
+
+
+class Threads:
+    """The threads of a provider. Looks have their own, so none of them waits for a change to end.
+
+    What has begun is done to its end, also when its caller is cancelled: the cancellation takes effect then.
+    """
+
+    def __init__(self) -> None:
+        # Creates use the processor: few at a time, so that in a burst the first are ready long before the last.
+        self._creating = ThreadPoolExecutor(2 * (os.cpu_count() or 1), "skerry-create")
+        self._working = ThreadPoolExecutor(64, "skerry-local")
+        self._looking = ThreadPoolExecutor(8, "skerry-look")
+        self._settling = ThreadPoolExecutor(16, "skerry-settle")
+        self._turns: _PerLoop[WeakValueDictionary[str, asyncio.Lock]] = _PerLoop(WeakValueDictionary)
+        self._settled: _PerLoop[dict[str, asyncio.Task[object]]] = _PerLoop(dict)
+
+    async def look(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """For what is quick and waits for nobody."""
+        return await _to_the_end(self._looking, partial(function, *args, **kwargs), _Cancellation())
+
+    async def work(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self.work_until(partial(function, *args, **kwargs))
+
+    async def work_until(self, work: Callable[[], T], on_cancel: Callable[[], None] | None = None) -> T:
+        """`on_cancel` is called when the caller is cancelled, and may hasten the end of it."""
+        return await _to_the_end(self._working, work, _Cancellation(on_cancel))
+
+    async def work_patiently(self, work: Callable[[], T], on_cancel: Callable[[], None] | None = None) -> T:
+        """Work that may find a sandbox's lock held, before it has done anything: then it is begun again.
+
+        Raises Conflict when the lock is held for too long.
+        """
+        return await self._retried(self._working, lambda: once(work), "its sandbox", _until(), on_cancel)
+
+    async def create(self, work: Callable[[], T]) -> T:
+        """The same for what makes a sandbox."""
+        return await self._retried(self._creating, lambda: once(work), "the same sandbox", _until(), None)
+
+    async def change(self, sandbox_id: str, work: Callable[[], T], on_cancel: Callable[[], None] | None = None) -> T:
+        """Work that holds the lock of a sandbox. Raises Conflict when another change takes too long."""
+        return await self.change_in_steps(sandbox_id, lambda: once(work), on_cancel)
+
+    async def change_in_steps(
+        self, sandbox_id: str, start: Callable[[], Steps[T]], on_cancel: Callable[[], None] | None = None
+    ) -> T:
+        """The same in steps: what one waits for between two of them, it waits for in the event loop."""
+        until = _until()
+        turn = self._turns.here().setdefault(sandbox_id, asyncio.Lock())
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await turn.acquire()
+        except TimeoutError:
+            raise _taken(f"sandbox {sandbox_id}") from None
+        try:
+            return await self._retried(self._working, start, f"sandbox {sandbox_id}", until, on_cancel)
+        finally:
+            turn.release()
+
+    def is_changing(self, sandbox_id: str) -> bool:
+        """Whether a change of it is under way here."""
+        turn = self._turns.here().get(sandbox_id)
+        return turn is not None and turn.locked()
+
+    def settle(self, sandbox_id: str, work: Callable[[], T]) -> asyncio.Task[T]:
+        """The one task that sees to a sandbox whose end may have come; it goes on when nobody waits for it any more."""
+        tasks = self._settled.here()
+        found = tasks.get(sandbox_id)
+        if found is None:
+            found = asyncio.create_task(_to_the_end(self._settling, work, _Cancellation()))
+            tasks[sandbox_id] = found
+            found.add_done_callback(lambda task: _forget(tasks, sandbox_id, task))
+        return found  # type: ignore[return-value]
+
+    async def _retried(
+        self,
+        threads: ThreadPoolExecutor,
+        start: Callable[[], Steps[T]],
+        what: str,
+        until: float,
+        on_cancel: Callable[[], None] | None,
+    ) -> T:
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                return await _in_steps(threads, start, _Cancellation(on_cancel))
+            except Busy:
+                if time.monotonic() > until:
+                    raise _taken(what) from None
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+
+def _until() -> float:
+    return time.monotonic() + PATIENCE
+
+
+def _taken(what: str) -> Conflict:
+    return Conflict(f"another operation has been at work on {what} for {PATIENCE:.0f} s", retryable=True)
+
+
+def _forget(tasks: dict[str, asyncio.Task[object]], sandbox_id: str, task: asyncio.Task[object]) -> None:
+    tasks.pop(sandbox_id, None)
+    if not task.cancelled():
+        task.exception()  # looked at, so that it is not reported as forgotten
+
+
+class _PerLoop(Generic[T]):
+    """One for each event loop: what asyncio makes belongs to one."""
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._each: WeakKeyDictionary[asyncio.AbstractEventLoop, T] = WeakKeyDictionary()
+
+    def here(self) -> T:
+        loop = asyncio.get_running_loop()
+        found = self._each.get(loop)
+        if found is None:
+            found = self._each.setdefault(loop, self._make())
+        return found
+
+
+class _Cancellation:
+    """Waits through cancellations and remembers the last; `on_cancel` may hasten what is waited for."""
+
+    def __init__(self, on_cancel: Callable[[], None] | None = None) -> None:
+        self._on_cancel = on_cancel
+        self._error: asyncio.CancelledError | None = None
+
+    async def wait(self, future: asyncio.Future[T], timeout: float | None = None) -> None:
+        until = None if timeout is None else time.monotonic() + timeout
+        while not future.done():
+            left = None if until is None else until - time.monotonic()
+            if left is not None and left <= 0:
+                return
+            try:
+                await asyncio.wait([future], timeout=left)
+            except asyncio.CancelledError as error:
+                self._error = error
+                if self._on_cancel is not None:
+                    self._on_cancel()
+
+    def take_effect(self) -> None:
+        """Raises CancelledError, if there was one."""
+        if self._error is not None:
+            raise self._error
+
+
+async def _to_the_end(threads: ThreadPoolExecutor, work: Callable[[], T], cancellation: _Cancellation) -> T:
+    future = asyncio.get_running_loop().run_in_executor(threads, work)
+    await cancellation.wait(future)
+    error = future.exception()  # looked at, so that it is not reported as forgotten
+    cancellation.take_effect()
+    if error is not None:
+        raise error
+    return future.result()
+
+
+async def _in_steps(threads: ThreadPoolExecutor, start: Callable[[], Steps[T]], cancellation: _Cancellation) -> T:
+    steps: list[Steps[T]] = []
+
+    def step() -> Exit | _Done[T]:
+        with impatient():
+            if not steps:
+                steps.append(start())
+            try:
+                return next(steps[0])
+            except StopIteration as end:
+                return _Done(end.value)
+
+    while True:
+        future = asyncio.get_running_loop().run_in_executor(threads, step)
+        await cancellation.wait(future)
+        error = future.exception()
+        if error is not None:
+            cancellation.take_effect()
+            raise error
+        found = future.result()
+        if isinstance(found, _Done):
+            cancellation.take_effect()
+            return found.result
+        await _exited(found, cancellation)
+
+
+class _Done(Generic[T]):
+    def __init__(self, result: T) -> None:
+        self.result = result
+
+
+async def _exited(wait: Exit, cancellation: _Cancellation) -> None:
+    fd = wait.process.descriptor()
+    if fd is None:
+        return
+    loop = asyncio.get_running_loop()
+    gone: asyncio.Future[None] = loop.create_future()
+    try:
+        loop.add_reader(fd, lambda: None if gone.done() else gone.set_result(None))
+        await cancellation.wait(gone, wait.seconds)
+    finally:
+        loop.remove_reader(fd)
+        os.close(fd)
