@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import httpx2
@@ -20,9 +21,9 @@ ROOT = Path(__file__).parents[2]
 
 
 class Separate:
-    """Listens on one port for all its lives; `key` is an administrator's."""
+    """Listens on one port for all its lives; `key` is an administrator's, `keys` those of plain users."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, users: Sequence[str] = ()) -> None:
         self.home = home  # not that of another server: there is one for each
         home.mkdir(mode=0o700, exist_ok=True)
         with socket.socket() as probe:
@@ -30,6 +31,7 @@ class Separate:
             self.port: int = probe.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self.key = asyncio.run(_make_key(home))
+        self.keys = {name: asyncio.run(_make_key(home, name, admin=False)) for name in users}
         self.process: subprocess.Popen[bytes] | None = None
         self.start()
 
@@ -70,11 +72,11 @@ class Separate:
         return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-async def _make_key(home: Path) -> str:
+async def _make_key(home: Path, name: str = "separate", *, admin: bool = True) -> str:
     store = Store(Settings(home=home).directory)
     try:
-        found = [user for user in store.users.list() if user.name == "separate"]
-        user = found[0] if found else await store.users.add("separate", admin=True)
+        found = [user for user in store.users.list() if user.name == name]
+        user = found[0] if found else await store.users.add(name, admin=admin)
         return (await store.keys.add(user.id, "separate"))[1]
     finally:
         store.close()

@@ -15,6 +15,9 @@ from skerry.sdk.options import ResourceOptions, check_resources, check_text
 from skerry.sdk.portable import KeyOptions, read_key
 from skerry.sdk.ports import AsyncPorts
 
+MAX_GRACE = 120.0
+"""Seconds that the processes of a sandbox may have to end: others wait for as long."""
+
 
 def stoppable(provider: Provider, option: str) -> Stoppable:
     """Raises Unsupported."""
@@ -49,7 +52,12 @@ def check_inactivity(provider: Provider, spec: SandboxSpec) -> None:
 def check_grace(seconds: float) -> float:
     """How long processes may take to end; 0: they are killed at once. Raises InvalidArgument."""
     if type(seconds) not in (int, float) or not math.isfinite(seconds) or seconds < 0:
-        raise InvalidArgument(f"timeout must be a number of seconds from 0 on, not {seconds!r}")
+        raise InvalidArgument(f"timeout must be a number of seconds from 0 to {MAX_GRACE:g}, not {seconds!r}")
+    if seconds > MAX_GRACE:
+        raise InvalidArgument(
+            f"a timeout of {seconds:g} s is above the maximum of {MAX_GRACE:g} s",
+            hint="end what needs longer by a command, then stop the sandbox",
+        )
     return float(seconds)
 
 

@@ -16,7 +16,7 @@ from skerry.server.holdings import Holdings, LocatedSnapshot, LocatedVolume
 from skerry.server.hub import Hub
 from skerry.server.identity import Actor
 from skerry.server.leases import Leases
-from skerry.server.limits import Buckets
+from skerry.server.limits import Buckets, Counts
 from skerry.server.metrics import Metrics
 from skerry.server.passwords import Passwords
 from skerry.server.permissions import Action, Role
@@ -40,6 +40,11 @@ class Context:
         self.tickets = Tickets()
         self.metrics = Metrics()
         self.requests = Buckets(settings.rate, settings.burst)
+        self.under_way = {
+            "http": Counts(settings.max_requests),
+            "websocket": Counts(settings.max_connections_per_address),
+        }
+        """Of each actor, requests and sockets."""
         self.sign_ins = Buckets(settings.sign_in_rate, settings.sign_in_burst)
         self.events = Hub(self.provider, self.store, self.sandboxes)
         self.passwords = Passwords()

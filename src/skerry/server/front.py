@@ -72,7 +72,17 @@ class Front:
         scope["state"] = {**scope.get("state", {}), "actor": actor}
         if wait := context.requests.take(actor.id):
             raise RateLimited(f"too many requests from {actor.name}", retry_after=wait)
-        await self._app(scope, receive, exchange.send)
+        under_way = context.under_way[scope["type"]]
+        if not under_way.enter(actor.id):
+            raise RateLimited(
+                f"{actor.name} has as many requests under way as it may have at once",
+                retry_after=1.0,
+                hint="wait for the end of some",
+            )
+        try:
+            await self._app(scope, receive, exchange.send)
+        finally:
+            under_way.leave(actor.id)
 
     async def _refuse(self, exchange: _Exchange, receive: Receive, error: SkerryError) -> None:
         if exchange.status:

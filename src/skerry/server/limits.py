@@ -1,4 +1,4 @@
-"""Token buckets: how often somebody may ask."""
+"""How often somebody may ask, by token buckets, and how much somebody may have open at once."""
 
 from __future__ import annotations
 
@@ -19,6 +19,29 @@ def party(address: str) -> str:
     if found.version == 4 or found.ipv4_mapped is not None:
         return address
     return str(ipaddress.ip_network((found, 64), strict=False))
+
+
+class Counts:
+    """At most `most` at once for each key."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._open: dict[str, int] = {}
+
+    def enter(self, key: str) -> bool:
+        """One more, to be given back by `leave`; False: there are as many as there may be."""
+        count = self._open.get(key, 0)
+        if count >= self._most:
+            return False
+        self._open[key] = count + 1
+        return True
+
+    def leave(self, key: str) -> None:
+        left = self._open[key] - 1
+        if left:
+            self._open[key] = left
+        else:
+            del self._open[key]
 
 
 class Buckets:

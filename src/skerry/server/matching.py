@@ -23,7 +23,7 @@ from skerry.server.models import work
 from skerry.server.slots import Slots
 
 LIMIT = 30.0
-_slots = Slots(most=8, each=2)
+_slots = Slots(each=2, most=8)
 
 
 async def glob(

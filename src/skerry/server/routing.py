@@ -27,6 +27,7 @@ from skerry.server.identity import SAFE, Actor
 from skerry.server.permissions import ROUTES, Action, Rule
 from skerry.server.problems import responses
 from skerry.server.projects import locate
+from skerry.server.slots import Slots
 from skerry.server.streams.watch import while_allowed
 
 P = ParamSpec("P")
@@ -36,7 +37,7 @@ Handler = Callable[P, T]
 BODY_PATIENCE = 60.0
 SLOWEST = 10_000
 """Bytes a second that a body that is not streamed must come at, on top of that."""
-_OURS = ("responses", "openapi_extra", "include_in_schema")
+_OURS = ("responses", "openapi_extra", "include_in_schema", "slots")
 PROBLEMS = (400, 401, 403, 404, 409, 413, 422, 429, 500, 501, 503, 504, 507)
 
 
@@ -77,6 +78,8 @@ def _parts(rule: Rule, path: Mapping[str, Any]) -> tuple[str, ...]:
 class GuardedRoute(APIRoute):
     rule: Rule
     operation: str
+    slots: Slots | None
+    """What the actor needs a place of while the request lasts."""
 
     def _refuse_key(self, scope: Scope) -> None:
         """Raises Unsupported for an Idempotency-Key that the handler would not look at."""
@@ -108,7 +111,8 @@ class GuardedRoute(APIRoute):
         try:
             self._refuse_key(scope)
             with while_allowed(context, actor, subject, self.rule.action) if owned else nullcontext():
-                await super().handle(scope, bounded(receive, self.rule.body, scope), sent)
+                async with nullcontext() if self.slots is None else self.slots.taken(context, actor):
+                    await super().handle(scope, bounded(receive, self.rule.body, scope), sent)
         except SkerryError as error:
             outcome = error.code
             raise
@@ -271,6 +275,7 @@ class Routes:
                     route = app.router.routes[-1]
                     assert isinstance(route, GuardedRoute)
                     route.rule, route.operation = rule, f"{method} {path}"
+                    route.slots = options.get("slots")
 
             self._added.append(mount)
             return handler

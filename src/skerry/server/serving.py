@@ -49,7 +49,11 @@ def config_of(app: FastAPI, settings: Settings) -> uvicorn.Config:
         host=settings.host,
         port=settings.port,
         loop="uvloop",
-        http=bounded_protocol(settings.header_timeout),
+        http=bounded_protocol(
+            settings.header_timeout,
+            per_address=settings.max_connections_per_address,
+            proxies=settings.trusted_proxies,
+        ),
         ws="websockets-sansio",
         ws_per_message_deflate=False,  # terminals on a network that is faster than zlib
         ws_max_size=4 << 20,

@@ -52,7 +52,11 @@ class Settings:
     sign_in_rate: float = 0.2
     """Sign-ins a second for one address, `sign_in_burst` at once."""
     sign_in_burst: int = 10
+    max_requests: int = 256
+    """Requests that one user, key or address may have under way at once."""
     max_connections: int = 4096
+    max_connections_per_address: int = 1024
+    """Connections of one address; those of `trusted_proxies` stand for many and are not counted."""
     header_timeout: float = 15.0
     """How long a client may take to send the head of a request."""
     events_kept: float = 30 * DAY
@@ -123,7 +127,14 @@ def _check_public(url: str) -> None:
         raise InvalidArgument(f"the setting public_url cannot be {url!r}", hint="write it like https://skerry.example")
 
 
-_ABOVE_ZERO = {"header_timeout", "session_lifetime", "max_connections", "webhook_attempts"}
+_ABOVE_ZERO = {
+    "header_timeout",
+    "session_lifetime",
+    "max_requests",
+    "max_connections",
+    "max_connections_per_address",
+    "webhook_attempts",
+}
 """With 0 nothing would work; for others it means: none."""
 _HINTS = {name: hint for name, hint in get_type_hints(Settings).items() if name != "home"}
 

@@ -11,6 +11,8 @@ from functools import partial
 from typing import Generic, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
+import anyio
+
 from skerry.core.errors import Conflict
 from skerry.providers.local.locks import Busy, impatient
 from skerry.providers.local.steps import Exit, Steps, once
@@ -158,7 +160,9 @@ class _Cancellation:
             if left is not None and left <= 0:
                 return
             try:
-                await asyncio.wait([future], timeout=left)
+                # anyio cancels again at every turn of the loop until its scope is left: once is enough.
+                with anyio.CancelScope(shield=self._error is not None):
+                    await asyncio.wait([future], timeout=left)
             except asyncio.CancelledError as error:
                 self._error = error
                 if self._on_cancel is not None:

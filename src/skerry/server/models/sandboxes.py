@@ -9,6 +9,7 @@ from pydantic import Field
 from skerry.core.errors import InvalidArgument
 from skerry.core.models import Resources, VolumeMount
 from skerry.sdk import GitSource, TarSource
+from skerry.sdk.lifecycle import MAX_GRACE
 from skerry.server.models.types import Body, Count, Key, Pairs, Path, Seconds, Shown, Size, User, Variables
 
 IMAGE_PREFIX = "docker://"
@@ -139,7 +140,7 @@ class Limits(Body):
 
 
 class Stop(Body):
-    timeout: Annotated[float, Field(ge=0, le=3600)] = 10.0
+    timeout: Annotated[float, Field(ge=0, le=MAX_GRACE)] = 10.0
     """Seconds for its processes to end by themselves."""
 
 
@@ -157,7 +158,7 @@ class Restart(Body):
     env: Variables | None = None
     resources: ResourcesBody | None = None
     template: str | None = None
-    timeout: Annotated[float, Field(ge=0, le=3600)] = 10.0
+    timeout: Annotated[float, Field(ge=0, le=MAX_GRACE)] = 10.0
 
 
 class Reset(Body):

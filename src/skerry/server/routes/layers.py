@@ -44,7 +44,7 @@ from skerry.server.routes.provider import (
 )
 from skerry.server.routing import ProjectQuery, Routes
 from skerry.server.sending import Sender, Streamed, body
-from skerry.server.slots import STATES
+from skerry.server.slots import CHANGES, STATES
 from skerry.server.streams.browser import gone_is_fine
 from skerry.server.streams.states import exporting
 from skerry.server.streams.watch import until_over
@@ -68,6 +68,7 @@ class SnapshotBody:
 
 @router.post(
     f"{ONE}/snapshots",
+    slots=CHANGES,
     openapi_extra=takes("name", "description", "hidden", "holder"),
     responses=gives(SnapshotInfo),
     response_class=Plain,
@@ -112,7 +113,7 @@ async def show_snapshot(snapshot: Snapshot) -> Response:
     return Plain(snapshot.info)
 
 
-@router.delete(f"{BASE}/snapshots/{{snapshot}}", status_code=204)
+@router.delete(f"{BASE}/snapshots/{{snapshot}}", slots=CHANGES, status_code=204)
 async def delete_snapshot(context: Ctx, snapshot: Snapshot) -> None:
     await context.holdings.snapshots.delete_snapshot(snapshot.id)
     await context.leases.release("snapshot", snapshot.id)
@@ -124,7 +125,7 @@ class Restore:
     snapshot: str
 
 
-@router.post(f"{ONE}/restore", openapi_extra=takes("snapshot"), **INFO)
+@router.post(f"{ONE}/restore", slots=CHANGES, openapi_extra=takes("snapshot"), **INFO)
 async def restore(request: Request, context: Ctx, who: Who, sandbox: Sandbox) -> Response:
     """Bring its files to exactly what they were."""
     asked = (await read_body(request, Restore)).snapshot
@@ -145,6 +146,7 @@ class VolumeBody:
 
 @router.post(
     f"{BASE}/volumes",
+    slots=CHANGES,
     openapi_extra=takes("name", "size", "temporary"),
     responses=gives(VolumeInfo),
     response_class=Plain,
@@ -170,7 +172,7 @@ async def show_volume(volume: Volume) -> Response:
     return Plain(volume.info)
 
 
-@router.delete(f"{BASE}/volumes/{{volume}}", status_code=204)
+@router.delete(f"{BASE}/volumes/{{volume}}", slots=CHANGES, status_code=204)
 async def delete_volume(context: Ctx, volume: Volume) -> None:
     await context.holdings.volumes.delete_volume(volume.inner)
 
@@ -194,7 +196,7 @@ async def show_template(context: Ctx, template: str) -> Response:
     return Plain(await _templates(context).find_template(template))
 
 
-@router.delete(f"{BASE}/templates/{{template:path}}", status_code=204)
+@router.delete(f"{BASE}/templates/{{template:path}}", slots=CHANGES, status_code=204)
 async def remove_template(context: Ctx, template: str, later: bool = False) -> None:
     """With `later` one that is needed goes when nothing needs it any more."""
     await _templates(context).remove_template(template, later=later)
@@ -202,6 +204,7 @@ async def remove_template(context: Ctx, template: str, later: bool = False) -> N
 
 @router.post(
     f"{BASE}/templates",
+    slots=CHANGES,
     openapi_extra=takes("name", "id", "layers"),
     responses=gives(BuiltTemplate),
     response_class=Plain,
@@ -226,7 +229,7 @@ class Commit:
     directory: str | None = None
 
 
-@router.post(f"{ONE}/commit", openapi_extra=takes("digest", "directory"), status_code=204)
+@router.post(f"{ONE}/commit", slots=CHANGES, openapi_extra=takes("digest", "directory"), status_code=204)
 async def commit(request: Request, context: Ctx, sandbox: Sandbox) -> None:
     """End it and keep what it wrote as a layer."""
     body = await read_body(request, Commit)

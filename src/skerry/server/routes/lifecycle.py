@@ -13,6 +13,7 @@ from skerry.server.models.mirror import answer
 from skerry.server.routes.parts import SANDBOX, Box, SandboxModel, op, shown
 from skerry.server.routing import Routes
 from skerry.server.sending import while_there
+from skerry.server.slots import CHANGES
 
 router = Routes("lifecycle")
 
@@ -21,17 +22,19 @@ def _answer(sandbox: Sandbox, info: SandboxInfo) -> Response:
     return answer(shown(sandbox.project, sandbox.shown(info)))
 
 
-@router.post(SANDBOX + "/stop", **op("End what runs in it and keep its files", SandboxModel))
+@router.post(SANDBOX + "/stop", slots=CHANGES, **op("End what runs in it and keep its files", SandboxModel))
 async def stop(sandbox: Sandbox, box: Box, body: models.Stop | None = None) -> Response:
     return _answer(sandbox, await box.stop(timeout=(body or models.Stop()).timeout))
 
 
-@router.post(SANDBOX + "/start", **op("Start one that is stopped or archived, resume a paused one", SandboxModel))
+@router.post(
+    SANDBOX + "/start", slots=CHANGES, **op("Start one that is stopped or archived, resume a paused one", SandboxModel)
+)
 async def start(sandbox: Sandbox, box: Box, body: models.Start | None = None) -> Response:
     return _answer(sandbox, await box.start(key=None if body is None else body.key))
 
 
-@router.post(SANDBOX + "/restart", **op("Stop it and start it, maybe with changes", SandboxModel))
+@router.post(SANDBOX + "/restart", slots=CHANGES, **op("Stop it and start it, maybe with changes", SandboxModel))
 async def restart(sandbox: Sandbox, box: Box, body: models.Restart | None = None) -> Response:
     """What cannot be honoured is refused before it is stopped."""
     wanted = body or models.Restart()
@@ -40,28 +43,30 @@ async def restart(sandbox: Sandbox, box: Box, body: models.Restart | None = None
     return _answer(sandbox, info)
 
 
-@router.post(SANDBOX + "/pause", **op("Freeze its processes in memory", SandboxModel))
+@router.post(SANDBOX + "/pause", slots=CHANGES, **op("Freeze its processes in memory", SandboxModel))
 async def pause(sandbox: Sandbox, box: Box) -> Response:
     return _answer(sandbox, await box.pause())
 
 
-@router.post(SANDBOX + "/resume", **op("Let its processes go on", SandboxModel))
+@router.post(SANDBOX + "/resume", slots=CHANGES, **op("Let its processes go on", SandboxModel))
 async def resume(sandbox: Sandbox, box: Box) -> Response:
     return _answer(sandbox, await box.resume())
 
 
-@router.post(SANDBOX + "/archive", **op("Put it into compressed cold storage", SandboxModel))
+@router.post(SANDBOX + "/archive", slots=CHANGES, **op("Put it into compressed cold storage", SandboxModel))
 async def archive(sandbox: Sandbox, box: Box, body: models.Archive | None = None) -> Response:
     """`start` brings it back. With a key the archive is encrypted, and `start` needs the same key."""
     return _answer(sandbox, await box.archive(key=None if body is None else body.key))
 
 
-@router.post(SANDBOX + "/recover", **op("Start one that has failed, with the files it had", SandboxModel))
+@router.post(
+    SANDBOX + "/recover", slots=CHANGES, **op("Start one that has failed, with the files it had", SandboxModel)
+)
 async def recover(sandbox: Sandbox, box: Box) -> Response:
     return _answer(sandbox, await box.recover())
 
 
-@router.post(SANDBOX + "/reset", **op("Kill its processes; hard: forget its files too", SandboxModel))
+@router.post(SANDBOX + "/reset", slots=CHANGES, **op("Kill its processes; hard: forget its files too", SandboxModel))
 async def reset(sandbox: Sandbox, box: Box, body: models.Reset | None = None) -> Response:
     """It runs afterwards. Volumes are not touched."""
     return _answer(sandbox, await box.reset(hard=(body or models.Reset()).hard))

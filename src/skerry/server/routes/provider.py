@@ -22,6 +22,7 @@ from skerry.server.plain import Plain, read_body
 from skerry.server.provisioning import inner_spec
 from skerry.server.routing import ProjectQuery, Routes
 from skerry.server.sandboxes import Located
+from skerry.server.slots import CHANGES, CREATES, ENDS
 from skerry.server.store import Belonging, Project
 
 router = Routes("provider")
@@ -92,7 +93,7 @@ async def about(context: Ctx) -> Response:
     return Plain({"name": context.provider.name, "capabilities": sorted(capabilities(context.provider))})
 
 
-@router.post(f"{BASE}/sandboxes", openapi_extra=SPEC, **INFO)
+@router.post(f"{BASE}/sandboxes", slots=CREATES, openapi_extra=SPEC, **INFO)
 async def create(
     request: Request,
     context: Ctx,
@@ -129,7 +130,7 @@ async def show(context: Ctx, sandbox: Sandbox) -> Response:
     return answer(context, sandbox, await context.provider.get(sandbox.id))
 
 
-@router.delete(ONE, status_code=204)
+@router.delete(ONE, slots=ENDS, status_code=204)
 async def destroy(context: Ctx, sandbox: Sandbox) -> None:
     async with context.sandboxes.ending(sandbox.id):
         await context.provider.destroy(sandbox.id)
@@ -162,7 +163,7 @@ class Seconds:
     seconds: float
 
 
-@router.post(f"{ONE}/deadline", openapi_extra=takes("seconds"), **INFO)
+@router.post(f"{ONE}/deadline", slots=CHANGES, openapi_extra=takes("seconds"), **INFO)
 async def deadline(request: Request, context: Ctx, sandbox: Sandbox) -> Response:
     """Note its new end, which its agent was told."""
     body = await read_body(request, Seconds)
@@ -197,7 +198,7 @@ async def renew(context: Ctx, holder: str) -> None:
 # -- states
 
 
-@router.post(f"{ONE}/limits", openapi_extra=takes("cpu", "memory", "disk", "pids"), **INFO)
+@router.post(f"{ONE}/limits", slots=CHANGES, openapi_extra=takes("cpu", "memory", "disk", "pids"), **INFO)
 async def limits(request: Request, context: Ctx, sandbox: Sandbox) -> Response:
     wanted = check_resources(await read_body(request, Resources))
     if not isinstance(context.provider, Resizable):
@@ -210,13 +211,13 @@ class Grace:
     grace: float = 0.0
 
 
-@router.post(f"{ONE}/stop", openapi_extra=takes("grace"), **INFO)
+@router.post(f"{ONE}/stop", slots=CHANGES, openapi_extra=takes("grace"), **INFO)
 async def stop(request: Request, context: Ctx, sandbox: Sandbox) -> Response:
     grace = check_grace((await read_body(request, Grace)).grace)
     return answer(context, sandbox, await _stoppable(context).stop(sandbox.id, grace=grace))
 
 
-@router.post(f"{ONE}/start", **INFO)
+@router.post(f"{ONE}/start", slots=CHANGES, **INFO)
 async def start(context: Ctx, sandbox: Sandbox) -> Response:
     return answer(context, sandbox, await _stoppable(context).start(sandbox.id))
 
@@ -227,7 +228,7 @@ class Restart:
     grace: float = 0.0
 
 
-@router.post(f"{ONE}/restart", openapi_extra=takes("changes", "grace"), **INFO)
+@router.post(f"{ONE}/restart", slots=CHANGES, openapi_extra=takes("changes", "grace"), **INFO)
 async def restart(request: Request, context: Ctx, sandbox: Sandbox) -> Response:
     body = await read_body(request, Restart)
     encode_env(body.changes.env or {})
@@ -245,23 +246,23 @@ class Reset:
     hard: bool = False
 
 
-@router.post(f"{ONE}/reset", openapi_extra=takes("hard"), **INFO)
+@router.post(f"{ONE}/reset", slots=CHANGES, openapi_extra=takes("hard"), **INFO)
 async def reset(request: Request, context: Ctx, sandbox: Sandbox) -> Response:
     hard = (await read_body(request, Reset)).hard
     return answer(context, sandbox, await _stoppable(context).reset(sandbox.id, hard=hard))
 
 
-@router.post(f"{ONE}/recover", **INFO)
+@router.post(f"{ONE}/recover", slots=CHANGES, **INFO)
 async def recover(context: Ctx, sandbox: Sandbox) -> Response:
     return answer(context, sandbox, await _stoppable(context).recover(sandbox.id))
 
 
-@router.post(f"{ONE}/pause", **INFO)
+@router.post(f"{ONE}/pause", slots=CHANGES, **INFO)
 async def pause(context: Ctx, sandbox: Sandbox) -> Response:
     return answer(context, sandbox, await _pausable(context).pause(sandbox.id))
 
 
-@router.post(f"{ONE}/resume", **INFO)
+@router.post(f"{ONE}/resume", slots=CHANGES, **INFO)
 async def resume(context: Ctx, sandbox: Sandbox) -> Response:
     return answer(context, sandbox, await _pausable(context).resume(sandbox.id))
 
@@ -276,14 +277,14 @@ class KeyBody:
         return self.key
 
 
-@router.post(f"{ONE}/archive", openapi_extra=takes("key"), **INFO)
+@router.post(f"{ONE}/archive", slots=CHANGES, openapi_extra=takes("key"), **INFO)
 async def archive(request: Request, context: Ctx, sandbox: Sandbox) -> Response:
     """`key`, 32 bytes as base64, encrypts it; it is not kept."""
     key = (await read_body(request, KeyBody)).checked()
     return answer(context, sandbox, await _archivable(context).archive(sandbox.id, key=key))
 
 
-@router.post(f"{ONE}/unarchive", openapi_extra=takes("key"), **INFO)
+@router.post(f"{ONE}/unarchive", slots=CHANGES, openapi_extra=takes("key"), **INFO)
 async def unarchive(request: Request, context: Ctx, sandbox: Sandbox) -> Response:
     key = (await read_body(request, KeyBody)).checked()
     return answer(context, sandbox, await _archivable(context).unarchive(sandbox.id, key=key))

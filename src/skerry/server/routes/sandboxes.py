@@ -12,6 +12,7 @@ from skerry.core.errors import Corrupted
 from skerry.core.models import State
 from skerry.core.problems import to_problem
 from skerry.sdk.building import ProgressCallback
+from skerry.sdk.lifecycle import MAX_GRACE
 from skerry.sdk.listing import select
 from skerry.server import creating, naming
 from skerry.server.context import Ctx, InProject, Sandbox, Who
@@ -22,6 +23,7 @@ from skerry.server.problems import Problem, status_of
 from skerry.server.routes.parts import SANDBOX, Box, SandboxModel, op, shown
 from skerry.server.routing import ProjectQuery, Routes
 from skerry.server.sending import NDJSON, while_there
+from skerry.server.slots import CHANGES, CREATES, ENDS
 
 router = Routes("sandboxes")
 
@@ -38,7 +40,7 @@ class Fork(BaseModel):
     error: Problem | None
 
 
-@router.post("/v1/sandboxes", **op("Make a sandbox", SandboxModel, status=201, also={NDJSON: LINES}))
+@router.post("/v1/sandboxes", slots=CREATES, **op("Make a sandbox", SandboxModel, status=201, also={NDJSON: LINES}))
 async def create(
     request: Request,
     context: Ctx,
@@ -96,14 +98,14 @@ async def show(sandbox: Sandbox) -> Response:
     return answer(shown(sandbox.project, await sandbox.info()))
 
 
-@router.patch(SANDBOX, **op("Change how long a sandbox lives", SandboxModel))
+@router.patch(SANDBOX, slots=CHANGES, **op("Change how long a sandbox lives", SandboxModel))
 async def update(sandbox: Sandbox, box: Box, body: models.Update) -> Response:
     if body.timeout is None:
         return answer(shown(sandbox.project, await sandbox.info()))
     return answer(shown(sandbox.project, sandbox.shown(await box.set_timeout(body.timeout))))
 
 
-@router.patch(SANDBOX + "/limits", **op("Change limits while it runs", SandboxModel))
+@router.patch(SANDBOX + "/limits", slots=CHANGES, **op("Change limits while it runs", SandboxModel))
 async def limits(sandbox: Sandbox, box: Box, body: models.Limits) -> Response:
     info = await box.set_limits(
         cpu=body.cpu, cpu_percent=body.cpu_percent, memory=body.memory, disk=body.disk, pids=body.pids
@@ -111,12 +113,12 @@ async def limits(sandbox: Sandbox, box: Box, body: models.Limits) -> Response:
     return answer(shown(sandbox.project, sandbox.shown(info)))
 
 
-@router.delete(SANDBOX, **op("Destroy a sandbox", status=204))
+@router.delete(SANDBOX, slots=ENDS, **op("Destroy a sandbox", status=204))
 async def destroy(
     context: Ctx,
     sandbox: Sandbox,
     graceful: Annotated[bool, Query(description="Its processes are asked to end first.")] = False,
-    timeout: Annotated[float, Query(gt=0, le=3600, description="Seconds they have for it.")] = 30.0,
+    timeout: Annotated[float, Query(gt=0, le=MAX_GRACE, description="Seconds they have for it.")] = 30.0,
 ) -> Response:
     """End it and remove everything of it."""
     async with context.sandboxes.ending(sandbox.id):
@@ -127,7 +129,7 @@ async def destroy(
     return Response(status_code=204)
 
 
-@router.post(SANDBOX + "/clone", **op("A running copy of a sandbox", SandboxModel, status=201))
+@router.post(SANDBOX + "/clone", slots=CREATES, **op("A running copy of a sandbox", SandboxModel, status=201))
 async def clone(request: Request, context: Ctx, sandbox: Sandbox, box: Box, body: models.Clone) -> Response:
     """Its files and variables as they are now, and the same volumes; not its processes, and secrets if asked for."""
     project = sandbox.project
@@ -139,6 +141,7 @@ async def clone(request: Request, context: Ctx, sandbox: Sandbox, box: Box, body
 
 @router.post(
     SANDBOX + "/fork",
+    slots=CREATES,
     **op("Several copies of the same moment", Fork, status=201, listed=True),
 )
 async def fork(request: Request, context: Ctx, sandbox: Sandbox, box: Box, body: models.Fork) -> Response:

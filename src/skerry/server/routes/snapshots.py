@@ -19,6 +19,7 @@ from skerry.server.models.mirror import answer, mirrored
 from skerry.server.routes.parts import SANDBOX, Box, SandboxModel, op, shown
 from skerry.server.routing import ProjectQuery, Routes
 from skerry.server.sending import while_there
+from skerry.server.slots import CHANGES
 
 router = Routes("snapshots")
 
@@ -30,7 +31,9 @@ Tree: type[BaseModel] = create_model(
 
 
 @router.post(
-    SANDBOX + "/snapshots", **op("Keep the files and variables of a sandbox as they are now", Model, status=201)
+    SANDBOX + "/snapshots",
+    slots=CHANGES,
+    **op("Keep the files and variables of a sandbox as they are now", Model, status=201),
 )
 async def create(
     request: Request, context: Ctx, sandbox: Sandbox, box: Box, body: models.SnapshotCreate | None = None
@@ -57,7 +60,7 @@ async def tree_of_sandbox(sandbox: Sandbox, box: Box) -> Response:
     return answer(_tree(found))
 
 
-@router.post(SANDBOX + "/restore", **op("Bring a sandbox to what a snapshot holds", SandboxModel))
+@router.post(SANDBOX + "/restore", slots=CHANGES, **op("Bring a sandbox to what a snapshot holds", SandboxModel))
 async def restore(context: Ctx, who: Who, sandbox: Sandbox, box: Box, body: models.Restore) -> Response:
     """Under the same id. All its processes end; volumes, limits, name and secrets stay as they are."""
     operation = f"POST {SANDBOX}/restore"
@@ -91,7 +94,7 @@ async def show(snapshot: Snapshot) -> Response:
     return answer(snapshot.info)
 
 
-@router.delete("/v1/snapshots/{snapshot}", **op("Remove a snapshot", status=204))
+@router.delete("/v1/snapshots/{snapshot}", slots=CHANGES, **op("Remove a snapshot", status=204))
 async def delete(context: Ctx, snapshot: Snapshot) -> Response:
     """Those taken after it get its parent; sandboxes made from it go on as they are."""
     await context.holdings.snapshots.delete_snapshot(snapshot.id)

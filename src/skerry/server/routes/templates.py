@@ -24,6 +24,7 @@ from skerry.server.projects import locate
 from skerry.server.routes.parts import op
 from skerry.server.routing import Routes
 from skerry.server.sending import NDJSON, SSE, while_there
+from skerry.server.slots import CHANGES
 from skerry.server.store import Belonging
 from skerry.templates import Template, parse_text
 
@@ -133,7 +134,7 @@ async def _built(context: Context) -> set[str]:
     return {stem(each) for each in await offering(context.provider).list_templates()}
 
 
-@router.delete("/v1/templates/{template}", **op("Remove what was built of a template", status=204))
+@router.delete("/v1/templates/{template}", slots=CHANGES, **op("Remove what was built of a template", status=204))
 async def remove(context: Ctx, template: Name) -> Response:
     """CONFLICT while a sandbox, a snapshot or another template needs it."""
     templates, title = AsyncTemplates(context.provider), template.partition(":")[0]

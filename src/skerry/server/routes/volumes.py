@@ -12,13 +12,14 @@ from skerry.server.models import sandboxes as models
 from skerry.server.models.mirror import answer, mirrored
 from skerry.server.routes.parts import op
 from skerry.server.routing import ProjectQuery, Routes
+from skerry.server.slots import CHANGES
 
 router = Routes("volumes")
 
 Model = mirrored(VolumeInfo)
 
 
-@router.post("/v1/volumes", **op("Make an empty volume", Model, status=201))
+@router.post("/v1/volumes", slots=CHANGES, **op("Make an empty volume", Model, status=201))
 async def create(context: Ctx, project: InProject, body: models.VolumeCreate) -> Response:
     """It belongs to the project; its sandboxes get it by `volumes` when they are made."""
     made = await AsyncVolumes(context.provider).create(
@@ -40,7 +41,7 @@ async def show(volume: Volume) -> Response:
     return answer(volume.info)
 
 
-@router.delete("/v1/volumes/{volume}", **op("Remove a volume with all that is in it", status=204))
+@router.delete("/v1/volumes/{volume}", slots=CHANGES, **op("Remove a volume with all that is in it", status=204))
 async def delete(context: Ctx, volume: Volume) -> Response:
     """CONFLICT while a sandbox has it, running or not."""
     await context.holdings.volumes.delete_volume(volume.inner)

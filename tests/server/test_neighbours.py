@@ -1,0 +1,124 @@
+"""Whatever one user asks for at once, another one's requests stay quick and the server's memory bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from tests.server.separate import Separate
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
+
+STUBBORN = "trap '' TERM; echo > ready; while :; do sleep 0.1; done"
+SLOWEST = 1.0
+"""Seconds that the neighbour may wait for any answer; on an idle machine an answer takes some milliseconds."""
+
+
+@pytest.fixture(scope="module")
+def apart(skerry_home: Path) -> Iterator[Separate]:
+    server = Separate(skerry_home.parent / "neighbours", users=("eve", "bob"))
+    yield server
+    server.stop()
+
+
+def client_of(server: Separate, name: str) -> httpx2.AsyncClient:
+    limits = httpx2.Limits(max_connections=None)
+    headers = {"authorization": f"Bearer {server.keys[name]}"}
+    return httpx2.AsyncClient(base_url=server.url, headers=headers, timeout=200, limits=limits)
+
+
+@pytest.fixture
+async def eve(apart: Separate) -> AsyncIterator[httpx2.AsyncClient]:
+    async with client_of(apart, "eve") as client:
+        yield client
+
+
+@asynccontextmanager
+async def sandbox_of(client: httpx2.AsyncClient) -> AsyncIterator[str]:
+    made = (await client.post("/v1/sandboxes", json={"timeout": 3600})).raise_for_status().json()["id"]
+    try:
+        yield f"/v1/sandboxes/{made}"
+    finally:
+        assert (await client.delete(f"/v1/sandboxes/{made}")).status_code in (204, 404)
+
+
+async def slowest_while(server: Separate, work: Callable[[], Awaitable[object]]) -> float:
+    """The longest that the neighbour waited for a list of his own while `work` went on."""
+    slowest = 0.0
+    async with client_of(server, "bob") as bob:
+        (await bob.get("/v1/sandboxes")).raise_for_status()
+        task = asyncio.ensure_future(work())
+        while not task.done():
+            began = time.perf_counter()
+            (await bob.get("/v1/sandboxes")).raise_for_status()
+            slowest = max(slowest, time.perf_counter() - began)
+            await asyncio.sleep(0.01)
+        await task
+    return slowest
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    end = time.monotonic() + 30
+    while not await condition():
+        assert time.monotonic() < end
+        await asyncio.sleep(0.05)
+
+
+async def stubborn(client: httpx2.AsyncClient, box: str) -> None:
+    """Let something run in it that does not end when it is asked to."""
+    (await client.post(f"{box}/processes", json={"command": STUBBORN})).raise_for_status()
+
+    async def is_ready() -> bool:
+        return (await client.get(f"{box}/files/stat", params={"path": "ready"})).status_code == 200
+
+    await until(is_ready)
+
+
+async def test_who_waits_for_a_stop_keeps_nobody_else_waiting(apart: Separate, eve: httpx2.AsyncClient) -> None:
+    async with sandbox_of(eve) as box:
+        await stubborn(eve, box)
+
+        stopped: list[httpx2.Response] = []
+
+        async def work() -> None:
+            stopped.extend(await asyncio.gather(*(eve.post(f"{box}/stop", json={"timeout": 5}) for _ in range(36))))
+
+        began = time.monotonic()
+        slowest = await slowest_while(apart, work)
+        assert time.monotonic() - began >= 5
+        assert {answer.status_code for answer in stopped} == {200}
+        assert {answer.json()["state"] for answer in stopped} == {"stopped"}
+        assert slowest < SLOWEST
+
+
+async def test_a_destroy_does_not_wait_for_stops_of_the_same_user(apart: Separate, eve: httpx2.AsyncClient) -> None:
+    async with sandbox_of(eve) as box:
+        await stubborn(eve, box)
+        stops = [asyncio.ensure_future(eve.post(f"{box}/stop", json={"timeout": 100})) for _ in range(12)]
+
+        async def is_stopping() -> bool:
+            return (await eve.get(box)).json()["state"] == "stopping"
+
+        await until(is_stopping)
+        began = time.monotonic()
+        (await eve.delete(box)).raise_for_status()
+        assert time.monotonic() - began < 20
+        assert {answer.status_code for answer in await asyncio.gather(*stops)} <= {200, 404}
+
+
+async def test_a_grace_has_a_maximum_that_the_refusal_names(eve: httpx2.AsyncClient) -> None:
+    async with sandbox_of(eve) as box:
+        for refused in (
+            await eve.post(f"{box}/stop", json={"timeout": 3600}),
+            await eve.post(f"{box}/restart", json={"timeout": 3600}),
+            await eve.delete(box, params={"graceful": True, "timeout": 3600}),
+            await eve.post(box.replace("/v1/", "/v1/provider/") + "/stop", json={"grace": 3600}),
+        ):
+            assert refused.status_code == 400 and "120" in refused.text, refused.text
+        assert (await eve.get(box)).json()["state"] == "running"
