@@ -25,6 +25,7 @@ struct agent {
     struct watch listener, signals;
     int null_fd; /* stdin of commands that get none */
     int oom_fd, words_fd; /* words_fd: for the last words */
+    int64_t oom_count;    /* as last seen */
     bool greeted; /* somebody has said HELLO */
     struct rlimit nofile; /* as we found it; commands get it back */
     bool nofile_raised;

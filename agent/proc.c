@@ -67,13 +67,6 @@ void put_exit(struct buf *b, const struct proc *p, uint8_t code_tag, uint8_t sig
         put_int(b, signal_tag, WTERMSIG(p->wait_status));
 }
 
-static void count_oom(struct proc *p)
-{
-    int64_t now = oom_count();
-
-    p->oom_kills = now > p->oom_before && p->oom_before >= 0 ? now - p->oom_before : 0;
-}
-
 static void finish(struct proc *p)
 {
     unsigned ended = 0;
@@ -109,9 +102,8 @@ static void ending(struct proc *p, int wait_status, bool killed)
     p->wait_status = wait_status;
     p->duration_us = now_us() - p->started_us;
     p->wake = 0;
-    count_oom(p);
-    if (!killed && WIFSIGNALED(wait_status) && WTERMSIG(wait_status) == SIGKILL && !p->killed_by_us && !p->oom_kills &&
-        p->oom_before >= 0) {
+    oom_settle(p);
+    if (!killed && oom_suspected(p) && !p->oom_kills) {
         p->oom_checks = OOM_CHECKS;
         p->wake = now_ms() + OOM_WAIT_MS;
     }
@@ -216,6 +208,14 @@ static void supervisor_lost(struct proc *p)
         procs_reap(); /* it was reaped before we knew; this may free the process */
 }
 
+static void note_end(struct proc *p, const struct report *r)
+{
+    p->exited = true;
+    p->wait_status = r->value;
+    p->orphans_killed = r->killed;
+    p->peak = r->peak;
+}
+
 static void on_report(struct watch *w, uint32_t events)
 {
     struct proc *p = container_of(w, struct proc, reports);
@@ -229,10 +229,8 @@ static void on_report(struct watch *w, uint32_t events)
         if (n != sizeof r)
             return supervisor_lost(p);
         if (r.kind == R_GONE || r.kind == R_ENDED) {
-            if (r.kind == R_ENDED) {
-                p->exited = true;
-                p->wait_status = r.value;
-            }
+            if (r.kind == R_ENDED)
+                note_end(p, &r);
             watch_close(w);
             return proc_tree_ended(p);
         }
@@ -245,8 +243,7 @@ static void on_report(struct watch *w, uint32_t events)
         if (r.kind == R_STARTED && p->state == P_STARTING)
             on_started(p, r.value);
         if (r.kind == R_EXITED && p->state == P_RUNNING) {
-            p->exited = true;
-            p->wait_status = r.value;
+            note_end(p, &r);
             if (!p->killing) /* else with the last of its descendants */
                 ending(p, r.value, false);
         }
@@ -329,7 +326,7 @@ static void run_timer(struct proc *p)
 {
     p->wake = 0;
     if (p->state == P_ENDING && p->oom_checks) {
-        count_oom(p);
+        oom_settle(p);
         p->oom_checks = p->oom_kills ? 0 : p->oom_checks - 1;
         p->wake = p->oom_checks ? now_ms() + OOM_WAIT_MS : 0;
         output_update(&p->out[0]);

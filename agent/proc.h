@@ -63,7 +63,9 @@ struct proc {
     int64_t started_ms, started_us, duration_us, ended_order;
     int64_t wake; /* ms, 0: none; what for depends on the state */
     int oom_checks;
-    int64_t oom_before, oom_kills;
+    int64_t oom_open, oom_kills; /* kills while it ran that may have been its own, and those that were; see oom.c */
+    int orphans_killed;          /* these two as in a report */
+    int64_t peak;
     int wait_status;
     const char *status; /* NULL while it runs */
     char user[NAME_SIZE], cwd[256];
@@ -141,6 +143,11 @@ void attach_control(struct attach *a);
 void attach_remove(struct attach *a);
 void attach_repay(struct attach *a, size_t bytes);
 
-int64_t oom_count(void);
+/* oom.c: looks at the kernel's count; called before a process joins the table. */
+void oom_look(void);
+/* Finds out which kills were its own, of its tree: at the end of its main process. */
+void oom_settle(struct proc *p);
+/* Whether something died as the kernel kills for want of memory, so that the count must rise if it was that. */
+bool oom_suspected(const struct proc *p);
 
 #endif

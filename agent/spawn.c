@@ -217,7 +217,7 @@ struct spawned proc_spawn(struct conn *c, const struct frame *f)
             p->cols = (int)s.cols;
             p->rows = (int)s.rows;
         }
-        p->oom_before = oom_count();
+        oom_look();
         p->started_ms = wall_ms();
         p->started_us = now_us();
         remember(p, &s);

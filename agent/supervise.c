@@ -23,13 +23,24 @@
 #define SOCK 3
 #define OOM_SCORE "500" /* commands go before the agent when memory runs out */
 
-static void tell(int kind, int value, int stage)
-{
-    struct report r = {kind, value, stage};
+/* The command's main process, and what its tree has come to. */
+struct watched {
+    pid_t main;
+    bool alive, killing; /* alive: the main process; killing: by us */
+    int killed;          /* as in a report */
+    int64_t peak;
+};
 
+static void send_report(struct report r)
+{
     /* The agent reads all the time; if it has gone, the loop sees the end of the socket. */
     while (send(SOCK, &r, sizeof r, MSG_NOSIGNAL) < 0 && errno == EINTR)
         ;
+}
+
+static void tell(int kind, int value, int stage)
+{
+    send_report((struct report){.kind = kind, .value = value, .stage = stage});
 }
 
 static int become(const struct user *user)
@@ -131,41 +142,47 @@ static pid_t start_command(struct launch *l)
 }
 
 /* Takes in all that have died; whether any child is left. */
-static bool reap(pid_t main, bool *main_alive)
+static bool reap(struct watched *w)
 {
     int status, of_main = 0;
     bool ended = false;
+    struct rusage used;
     pid_t pid;
 
-    while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
-        if (pid != main)
+    while ((pid = wait4(-1, &status, WNOHANG, &used)) > 0) {
+        if (used.ru_maxrss > w->peak)
+            w->peak = used.ru_maxrss; /* with all that it has waited for itself */
+        if (pid != w->main) {
+            w->killed += !w->killing && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
             continue;
+        }
         ended = true;
         of_main = status;
     }
     bool left = pid == 0 || errno != ECHILD;
     if (ended) {
-        *main_alive = false;
-        tell(left ? R_EXITED : R_ENDED, of_main, 0);
+        w->alive = false;
+        send_report((struct report){left ? R_EXITED : R_ENDED, of_main, 0, w->killed, w->peak});
     }
     return left;
 }
 
 /* Until nothing is left. A process that is stuck in the kernel is tried again, ever less often. */
-static void kill_all(pid_t main, bool *main_alive)
+static void kill_all(struct watched *w)
 {
     sigset_t child;
     long wait_ms = 2;
 
+    w->killing = true;
     sigemptyset(&child);
     sigaddset(&child, SIGCHLD);
     for (;;) {
-        if (*main_alive)
-            kill(-main, SIGKILL); /* finds its group even without /proc */
+        if (w->alive)
+            kill(-w->main, SIGKILL); /* finds its group even without /proc */
         tree_kill(getpid(), NULL, 0);
         struct timespec pause = {wait_ms / 1000, wait_ms % 1000 * 1000000};
         do {
-            if (!reap(main, main_alive))
+            if (!reap(w))
                 return;
         } while (sigtimedwait(&child, NULL, &pause) == SIGCHLD);
         wait_ms = wait_ms < 256 ? wait_ms * 2 : wait_ms;
@@ -189,14 +206,14 @@ static void nothing(int sig) { (void)sig; }
 
 static void serve(pid_t main)
 {
-    bool alive = true;
+    struct watched w = {.main = main, .alive = true};
     sigset_t but_child;
     struct pollfd p = {SOCK, POLLIN, 0};
     struct order order;
 
     memset(&but_child, 0xff, sizeof but_child); /* as block_signals does */
     sigdelset(&but_child, SIGCHLD);
-    while (reap(main, &alive)) {
+    while (reap(&w)) {
         /* SIGCHLD is blocked but for this wait, so none is missed. */
         if (ppoll(&p, 1, NULL, &but_child) <= 0)
             continue;
@@ -204,15 +221,15 @@ static void serve(pid_t main)
         if (n < 0 && (errno == EAGAIN || errno == EINTR))
             continue;
         if (n == sizeof order && order.kind == O_SIGNAL) {
-            if (alive)
+            if (w.alive)
                 kill(-main, order.signal);
             continue;
         }
         if (n == sizeof order && order.kind == O_TERMINATE) {
-            terminate(main, alive, order.signal);
+            terminate(main, w.alive, order.signal);
             continue;
         }
-        kill_all(main, &alive); /* as ordered, or because the agent is gone */
+        kill_all(&w); /* as ordered, or because the agent is gone */
         break;
     }
     tell(R_GONE, 0, 0);

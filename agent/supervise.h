@@ -3,6 +3,7 @@
 #define SUPERVISE_H
 
 #include <stdbool.h>
+#include <stdint.h>
 #include <sys/types.h>
 
 #include "users.h"
@@ -14,6 +15,8 @@ struct report {
     int kind;
     int value; /* pid, errno or wait status */
     int stage;
+    int killed;   /* orphans of the tree that died of a SIGKILL which the supervisor did not send */
+    int64_t peak; /* kB that the largest process among the dead of the tree had in memory */
 };
 
 /* What the agent tells it. TERMINATE: the whole tree is asked to end; of a terminal (`signal` SIGHUP) hung up too. */

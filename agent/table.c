@@ -41,6 +41,7 @@ bool procs_list(struct conn *c, const struct frame *f)
             put_int(b, 11, p->cols);
             put_int(b, 12, p->rows);
         }
+        put_int(b, 13, p->oom_kills);
         frame_end(b, mark);
     }
     frame_end(b, frame_begin(b, f->stream, T_REPLY, F_FINAL));

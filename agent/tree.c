@@ -201,3 +201,33 @@ int64_t tree_cpu_ticks(pid_t root, const pid_t *keep, size_t keep_count)
     table_free(&now);
     return ticks;
 }
+
+static int64_t entry_peak(pid_t pid)
+{
+    char path[32], text[4096];
+
+    snprintf(path, sizeof path, "/proc/%d/status", pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return 0;
+    ssize_t n = read(fd, text, sizeof text - 1);
+    close(fd);
+    text[n > 0 ? n : 0] = 0;
+    const char *line = strstr(text, "\nVmHWM:"); /* a newline in the name is escaped there */
+    return line ? strtoll(line + strlen("\nVmHWM:"), NULL, 10) : 0;
+}
+
+int64_t tree_peak(pid_t root)
+{
+    struct table now = {0};
+    int64_t peak = 0;
+
+    table_scan(&now);
+    mark(&now, root, NULL, 0);
+    for (size_t i = 0; i < now.count; i++) {
+        int64_t size = now.list[i].marked ? entry_peak(now.list[i].pid) : 0;
+        peak = size > peak ? size : peak;
+    }
+    table_free(&now);
+    return peak;
+}

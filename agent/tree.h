@@ -17,6 +17,8 @@ size_t tree_kill(pid_t root, const pid_t *keep, size_t keep_count);
 void tree_signal(pid_t root, pid_t but, int sig);
 /* Whether it is stopped, by a signal or by a tracer. */
 bool tree_held(pid_t pid);
+/* The most kB that any living descendant of `root` has had in memory. */
+int64_t tree_peak(pid_t root);
 /* The CPU time of the descendants of `root`, and of those they have waited for, without the branches in `keep`. */
 int64_t tree_cpu_ticks(pid_t root, const pid_t *keep, size_t keep_count);
 

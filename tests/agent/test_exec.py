@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import stat
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -427,6 +428,30 @@ def test_the_memory_counter_may_lag_behind_the_death(make_agent: Callable[..., A
     result = connection.sh(f"printf 'oom_kill_disable 0\\noom_kill 7\\n' 1<> {counter}; exit 137")
     assert (result.exit.status, result.exit.exit_code) == ("exited", 137)
     assert result.exit.oom_kills > 0
+
+
+def test_a_kill_for_memory_belongs_to_one_command(make_agent: Callable[..., Agent], root: Path) -> None:
+    counter = root / "memory.events"
+    fake_counter(counter, 0)
+    connection = make_agent(oom=counter, user="root").connect()
+    asleep, sleeper = connection.start("/bin/sleep", "60", flags=FOREGROUND)
+    small, _ = connection.start("/bin/sh", "-c", "read x; exit 3", flags=FOREGROUND | STDIN)
+    large = "x = bytearray(40 << 20); import os; os.kill(os.getpid(), 9)"
+    script = f"{sys.executable} -c '{large}'; printf 'oom_kill 1\\n' 1<> {counter}; exit 0"
+    eater = connection.sh(script)
+    assert (eater.exit.status, eater.exit.exit_code, eater.exit.oom_kills) == ("exited", 0, 1)
+    connection.data(small, b"\n")
+    exit, _, _ = connection.output(small)
+    assert (exit.exit_code, exit.oom_kills) == (3, 0)
+    killed, started = connection.start("/bin/sleep", "61", flags=FOREGROUND)
+    fake_counter(counter, 2)
+    assert connection.sh("true").exit.oom_kills == 0  # it came later
+    os.kill(started.pid, signal.SIGKILL)
+    exit, _, _ = connection.output(killed)
+    assert (exit.status, exit.oom_kills) == ("out_of_memory", 1)
+    connection.ask(wire.Signal(id=sleeper.id, signal=signal.SIGTERM), wire.Empty)
+    exit, _, _ = connection.output(asleep)
+    assert (exit.status, exit.oom_kills) == ("signaled", 0)
 
 
 def test_a_kill_by_the_client_is_not_out_of_memory(make_agent: Callable[..., Agent], root: Path) -> None:

@@ -170,6 +170,7 @@ class ProcessEntry(Message):
     user: str = tag(10, default="")
     cols: int | None = tag(11, default=None)
     rows: int | None = tag(12, default=None)
+    oom_kills: int = tag(13, default=0)
 
 
 @message
