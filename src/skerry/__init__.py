@@ -15,6 +15,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from skerry.archive import Key
+    from skerry.core.cut import Cut
     from skerry.core.errors import (
         AlreadyExists,
         CommandFailed,
@@ -191,6 +192,7 @@ _HOMES = {
         "Unsupported",
         "VolumeNotFound",
     ),
+    "skerry.core.cut": ("Cut",),
     "skerry.core.models": (
         "CodeResult",
         "Event",
@@ -310,6 +312,7 @@ __all__ = [
     "Connection",
     "ConnectionLost",
     "Corrupted",
+    "Cut",
     "DiskFull",
     "Env",
     "Event",

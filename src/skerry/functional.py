@@ -123,8 +123,10 @@ def execute_command(
     return sandbox.exec(command, cwd=cwd, env=env, timeout=timeout)
 
 
-def code_run(sandbox: Sandbox, code: str, *, language: str = "python", timeout: float | None = None) -> CodeResult:
-    return sandbox.code_run(code, language=language, timeout=timeout)
+def code_run(
+    sandbox: Sandbox, code: str, *, language: str = "python", timeout: float | None = None, check: bool = False
+) -> CodeResult:
+    return sandbox.code_run(code, language=language, timeout=timeout, check=check)
 
 
 def run_command_via_pty(sandbox: Sandbox, command: Command, *, on_data: BytesCallback | None = None) -> ExecResult:

@@ -344,7 +344,7 @@ MUTANTS = [
     Mutant(
         "the dropped middle of the output is not counted",
         "src/skerry/sdk/output.py",
-        "        return self.total - len(self._head) - min(len(self._tail), self._tail_limit)",
+        "        return self._skipped + self.total - len(self._head) - min(len(self._tail), self._tail_limit)",
         "        return 0",
         "tests/sdk/test_output.py::test_the_first_and_the_last_bytes_are_kept_and_the_rest_counted",
     ),

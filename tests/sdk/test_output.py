@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from skerry.core.cut import MAX_PARTIAL, text_of
 from skerry.sdk.output import MAX_LINE, Collector, LineDecoder, TextDecoder
 
 
@@ -22,6 +23,49 @@ def test_the_first_and_the_last_bytes_are_kept_and_the_rest_counted(parts: list[
     assert collector.value() == expected
     assert collector.dropped == len(everything) - len(expected)
     assert collector.total == len(everything)
+
+
+@settings(deadline=None)
+@given(st.lists(st.text(alphabet="aü\n", max_size=30), max_size=40), st.integers(1, 100))
+def test_text_that_is_not_complete_has_whole_lines_and_counts_the_rest(parts: list[str], limit: int) -> None:
+    collector = Collector(limit)
+    for part in parts:
+        collector.add(part.encode())
+    everything, text = "".join(parts), text_of(collector.value(), collector.cut)
+    if collector.cut is None:
+        assert text == everything
+        return
+    head, _, rest = text.partition("[… ")
+    size, _, tail = rest.partition(" byte")
+    tail = tail.removeprefix("s").removeprefix(" left out …]")
+    assert "\ufffd" not in text
+    assert everything.startswith(head) and everything.endswith(tail.removeprefix("\n"))
+    lines = set(everything.split("\n"))
+    assert all(line in lines for line in (*head.split("\n")[:-1], *tail.split("\n")[1:]))
+    shown = len(head.encode()) + len(tail.removeprefix("\n").encode())
+    assert int(size.replace(",", "")) in (len(everything.encode()) - shown, len(everything.encode()) - shown - 1)
+
+
+def test_a_mark_stands_inside_a_line_that_is_too_long_to_leave_out() -> None:
+    line = b"x" * (MAX_PARTIAL + 1)
+    collector = Collector(2 * len(line) + 8)
+    collector.add(b"a\n" + line * 3 + b"\nb\n")
+    head, mark, tail = text_of(collector.value(), collector.cut).partition(f"[… {len(line) - 3:,} bytes left out …]")
+    assert mark and head.startswith("a\nxx") and tail.endswith("xx\nb\n")
+    assert "\n" not in head[2:] + tail[:-3]
+
+
+def test_what_never_came_is_a_cut_like_any_other() -> None:
+    collector = Collector(100)
+    collector.add(b"one\ntw")
+    collector.skip(10)
+    collector.add(b"e\nsix\n")
+    assert collector.value() == b"one\ntwe\nsix\n"
+    assert text_of(collector.value(), collector.cut) == "one\n[… 14 bytes left out …]\nsix\n"
+    collector.skip(5)
+    collector.add(b"\nlast\n")
+    assert text_of(collector.value(), collector.cut) == "one\n[… 24 bytes left out …]\nlast\n"
+    assert collector.dropped == 10 + 6 + 5
 
 
 def test_a_collector_holds_little_more_than_its_limit() -> None:

@@ -16,6 +16,7 @@ from skerry import (
     CommandFailed,
     CommandNotFound,
     ConnectionLost,
+    Cut,
     ExecStatus,
     ExecTimeout,
     FileMissing,
@@ -404,6 +405,8 @@ async def test_a_process_nobody_follows_never_blocks_and_the_gap_is_known(box: A
     assert output.stdout_offset == output.gap > 0
     result = await process.wait()
     assert (result.exit_code, result.truncated, result.dropped_bytes) == (0, True, output.gap)
+    assert result.stdout_cut == Cut(0, output.gap)
+    assert result.stdout.startswith(f"[… {output.gap:,} bytes left out …]\0")
 
 
 async def test_input_goes_on_while_the_output_is_followed(box: AsyncSandbox) -> None:
@@ -563,7 +566,7 @@ async def test_code(box: AsyncSandbox) -> None:
     long = "echo x\n" * 50_000
     assert len((await box.code_run(long, language="bash")).result) == 100_000
     with pytest.raises(ExecTimeout):
-        await box.code_run("while True: pass", timeout=0.3)
+        await box.code_run("while True: pass", timeout=0.3, check=True)
     with pytest.raises(CommandNotFound):
         await box.code_run("1", env={"PATH": "/nowhere"})
 

@@ -52,7 +52,7 @@ async def run_job(sandbox: AsyncSandbox, job: Job, *, output: Format) -> int:
         return not_run(error, output=output)
     if output is Format.JSON:
         print_json(result_data(sandbox.id, result))
-    elif result.timed_out or result.status is ExecStatus.OUT_OF_MEMORY or result.oom_killed:
+    elif result.timed_out or result.status is ExecStatus.OUT_OF_MEMORY:
         _explain(result)
     return exit_code(result)
 
@@ -96,7 +96,7 @@ def exit_code(result: ExecResult) -> int:
     """What a shell would make of it."""
     if result.timed_out:
         return TIMED_OUT
-    if result.status is ExecStatus.OUT_OF_MEMORY:
+    if result.status is ExecStatus.OUT_OF_MEMORY and result.exit_code is None:
         return OUT_OF_MEMORY
     if result.signal is not None:
         return 128 + result.signal

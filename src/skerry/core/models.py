@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Literal
 
 from skerry.core import errors
+from skerry.core.cut import Cut, text_of
 
 
 class State(StrEnum):
@@ -305,23 +306,33 @@ class ExecResult:
     exit_code: int | None
     """None unless it exited by itself."""
     stdout_bytes: bytes
+    """What was kept: where bytes were left out, both sides of `stdout_cut` follow each other."""
     stderr_bytes: bytes
     duration: float
     pid: int
     status: ExecStatus
+    """`out_of_memory`: `oom_killed`, and it was killed or exited with something else than 0."""
     signal: int | None = None
     oom_killed: bool = False
+    """Whether the kernel killed the command, or a process that it started, for want of memory while it ran.
+
+    A command may go on after that and exit with 0: its status is `exited` then.
+    """
     truncated: bool = False
     dropped_bytes: int = 0
-    """Bytes left out of the middle of stdout and stderr together."""
+    """Bytes left out of stdout and stderr together."""
+    stdout_cut: Cut | None = None
+    """Where bytes were left out of stdout; None: it is complete."""
+    stderr_cut: Cut | None = None
 
     @property
     def stdout(self) -> str:
-        return self.stdout_bytes.decode("utf-8", "replace")
+        """As text. Where bytes were left out is a line `[… 588,695 bytes left out …]`, which counts torn lines too."""
+        return text_of(self.stdout_bytes, self.stdout_cut)
 
     @property
     def stderr(self) -> str:
-        return self.stderr_bytes.decode("utf-8", "replace")
+        return text_of(self.stderr_bytes, self.stderr_cut)
 
     @property
     def timed_out(self) -> bool:
@@ -337,8 +348,9 @@ class ExecResult:
             return
         if self.timed_out:
             raise errors.ExecTimeout(f"{self.command} ran out of time after {self.duration:.3g} s", self)
-        if self.status is ExecStatus.OUT_OF_MEMORY or self.oom_killed:
-            raise errors.OutOfMemory(f"{self.command} was killed: out of memory", self)
+        if self.status is ExecStatus.OUT_OF_MEMORY:
+            how = "was killed" if self.exit_code is None else f"exited with {self.exit_code}"
+            raise errors.OutOfMemory(f"{self.command} {how}: out of memory", self)
         how = f"exited with {self.exit_code}" if self.signal is None else f"was killed by signal {self.signal}"
         if self.status is ExecStatus.CANCELLED:
             how = "was cancelled"
@@ -347,13 +359,13 @@ class ExecResult:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CodeResult:
-    """What a snippet printed; `result` is its text output."""
+class CodeResult(ExecResult):
+    """How a snippet ended and what it wrote."""
 
-    result: str
-    exit_code: int | None
-    stdout: str
-    stderr: str
+    @property
+    def result(self) -> str:
+        """Its text output: all that it wrote to stdout."""
+        return self.stdout
 
 
 FileType = Literal["file", "dir", "link", "fifo", "socket", "char", "block"]
@@ -462,6 +474,8 @@ class TerminalExit:
     signal: int | None
     status: ExecStatus
     duration: float
+    oom_killed: bool = False
+    """Whether the kernel killed it, or a process that it started, for want of memory."""
 
 
 class FileEventKind(StrEnum):

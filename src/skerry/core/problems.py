@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from skerry.core import errors
+from skerry.core.cut import Cut
 from skerry.core.errors import SkerryError
 from skerry.core.models import ExecResult, ExecStatus
 
@@ -88,6 +89,8 @@ def result_from_json(data: Mapping[str, Any]) -> ExecResult:
             fields[f"{stream}_bytes"] = base64.b64decode(data[f"{stream}_base64"], validate=True)
         except binascii.Error as error:
             raise ValueError(str(error)) from error
+        if (cut := fields.get(f"{stream}_cut")) is not None:
+            fields[f"{stream}_cut"] = Cut(at=int(cut["at"]), size=int(cut["size"]))
     fields["status"] = ExecStatus(fields["status"])
     return ExecResult(**fields)
 

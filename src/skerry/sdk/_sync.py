@@ -1866,7 +1866,10 @@ class Sandbox:
 
         Returns when the main process has ended; its background children live on. A non-zero exit, a signal and a
         timeout are results. After `timeout` seconds, or when the calling task is cancelled, the command is killed with
-        all its descendants. Past `output_limit` bytes a stream, the middle of the output is dropped and counted.
+        all its descendants. Past `output_limit` bytes a stream, the middle of the output is dropped and counted; the
+        text of the result has a line there that says so. A command that failed because it, or a process it started,
+        was killed for want of memory has the status `out_of_memory`; where it carried on and exited with 0, only
+        `oom_killed` is set.
         `on_stdout` and `on_stderr` get text as it comes; an exception in them kills the command and is raised here.
 
         Callbacks run in Skerry's own thread: they must not call the blocking API.
@@ -1973,17 +1976,21 @@ class Sandbox:
         env: Mapping[str, str] | None = None,
         timeout: float | None = None,
         user: str | None = None,
+        check: bool = False,
     ) -> CodeResult:
         """Run a snippet of python, javascript, bash, sh, perl or ruby with what the sandbox has installed for it.
 
-        A snippet that fails is a result with its exit code.
+        What comes back is what `exec` returns: a non-zero exit, a signal, a timeout and the lack of memory are results.
 
         Raises:
             Unsupported: another language.
             CommandNotFound: the sandbox has no program for it.
-            ExecTimeout: it ran longer than `timeout`.
+            ExecTimeout, OutOfMemory, CommandFailed: with `check=True`, unless it exited with 0.
+            ConnectionLost, SandboxNotFound, SandboxStopped, SandboxFailed: how it ended cannot be known.
         """
-        return run(self._inner.code_run(code, language=language, cwd=cwd, env=env, timeout=timeout, user=user))
+        return run(
+            self._inner.code_run(code, language=language, cwd=cwd, env=env, timeout=timeout, user=user, check=check)
+        )
 
     def usage(self) -> Usage:
         """What it uses now: the provider's measurements, and disk and network as seen inside.

@@ -6,6 +6,8 @@ import codecs
 from dataclasses import dataclass
 from typing import Literal
 
+from skerry.core.cut import Cut
+
 OutputStream = Literal["stdout", "stderr"]
 
 OUTPUT_LIMIT = 8 * 1024 * 1024
@@ -64,10 +66,12 @@ class TerminalOutput:
 class Collector:
     """Keeps the first and the last half of `limit` bytes; what lies between is counted and dropped."""
 
-    __slots__ = ("_head", "_head_limit", "_tail", "_tail_limit", "total")
+    __slots__ = ("_head", "_head_limit", "_limit", "_skipped", "_tail", "_tail_limit", "total")
 
     def __init__(self, limit: int) -> None:
+        self._limit = limit
         self._head_limit, self._tail_limit = limit // 2, limit - limit // 2
+        self._skipped = 0
         self._head = bytearray()
         self._tail = bytearray()
         self.total = 0
@@ -85,13 +89,26 @@ class Collector:
             if len(self._tail) > 2 * self._tail_limit:
                 del self._tail[: -self._tail_limit]
 
+    def skip(self, size: int) -> None:
+        """Note bytes that are not there to be added: of what comes before them only the head stays."""
+        if size:
+            self._skipped += size
+            self._head_limit = len(self._head)
+            self._tail_limit = self._limit - self._head_limit
+            self._tail.clear()
+
     def value(self) -> bytes:
         """The head, and right after it the tail."""
         return bytes(self._head + self._tail[-self._tail_limit :]) if self._tail else bytes(self._head)
 
     @property
     def dropped(self) -> int:
-        return self.total - len(self._head) - min(len(self._tail), self._tail_limit)
+        """Bytes that were added and are not kept, or were never there."""
+        return self._skipped + self.total - len(self._head) - min(len(self._tail), self._tail_limit)
+
+    @property
+    def cut(self) -> Cut | None:
+        return Cut(len(self._head), self.dropped) if self.dropped else None
 
 
 class TextDecoder:

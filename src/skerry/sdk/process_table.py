@@ -8,6 +8,7 @@ from skerry.core.errors import ConnectionLost, ProcessNotFound, SkerryError
 from skerry.core.models import ExecStatus, ProcessInfo, TerminalInfo
 from skerry.sdk.commands import MAX_SIDE, decode
 from skerry.sdk.link import CONTROL_GUARD, Link
+from skerry.sdk.running import ended_as
 from skerry.sdk.stream import Reply, Stream
 from skerry.wire import Message, ProcessEntry, Processes
 
@@ -120,7 +121,7 @@ def _status(stream: Stream, entry: ProcessEntry) -> ExecStatus:
         raise stream.corrupt(f"status {status.value} with exit code {code}")
     if entry.stdout_bytes < 0 or entry.stderr_bytes < 0:
         raise stream.corrupt("a negative number of bytes")
-    return status
+    return ended_as(status, code, entry.oom_kills)
 
 
 def sound_size(cols: int | None, rows: int | None) -> tuple[int, int] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from skerry.sdk.link import CONTROL_GUARD, Link
-from skerry.sdk.output import ProcessOutput
+from skerry.sdk.output import Collector, ProcessOutput
 from skerry.sdk.running import STDERR, STDOUT, Running
 from skerry.sdk.stream import Data, unheard
 from skerry.wire import Attach, OpenFlags
@@ -28,18 +28,24 @@ async def read_rings(
     wanted = dict(zip((STDOUT, STDERR), ends, strict=True))
     async with opening as stream:
         running = Running(stream, "", output_limit=MAX_OUTPUT, since=since)
-        out, err = running.collectors[STDOUT], running.collectors[STDERR]
         running.take(await stream.next(CONTROL_GUARD))
         while running.exit is None and any(running.end(channel) < end for channel, end in wanted.items()):
             chunk = running.take(item := await stream.next(CONTROL_GUARD))
             if isinstance(item, Data) and chunk is not None:
                 stream.took(item.channel, len(chunk.data))
-            if out.dropped or err.dropped:
+            if any(collector.total > MAX_OUTPUT for collector in running.collectors.values()):
                 raise stream.corrupt("more output than a ring buffer holds")
+        out, err = _latest(running.collectors[STDOUT]), _latest(running.collectors[STDERR])
         return ProcessOutput(
-            stdout=out.value(),
-            stderr=err.value(),
-            stdout_offset=running.end(STDOUT) - out.total,
-            stderr_offset=running.end(STDERR) - err.total,
-            gap=running.gap,
+            stdout=out,
+            stderr=err,
+            stdout_offset=running.end(STDOUT) - len(out),
+            stderr_offset=running.end(STDERR) - len(err),
+            gap=running.end(STDOUT) - len(out) - since[0] + running.end(STDERR) - len(err) - since[1],
         )
+
+
+def _latest(collector: Collector) -> bytes:
+    """What follows the last jump: bytes before it are gone from the ring buffer too."""
+    data, cut = collector.value(), collector.cut
+    return data if cut is None else data[cut.at :]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from skerry.core.cut import Cut
 from skerry.core.models import ExecResult, ExecStatus
 from skerry.sdk.commands import Request, Stdin, feed, small_stdin
 from skerry.sdk.output import Collector, OutputChunk, OutputStream
@@ -85,7 +86,9 @@ class Running:
         for channel, asked, start in zip(NAMES, self._since, (started.start_stdout, started.start_stderr), strict=True):
             if start < asked or start < 0:
                 raise self.stream.corrupt(f"attached at {start}, before the {asked} asked for")
-            self.gap += start - asked if asked >= 0 else 0
+            missing = start - asked if asked >= 0 else 0
+            self.gap += missing
+            self.collectors[channel].skip(missing)
             self._ends[channel] = start
 
     def _output(self, item: Data) -> OutputChunk | None:
@@ -94,6 +97,7 @@ class Running:
             raise self.stream.corrupt("output from before the start")
         if item.data:
             self.gap += ahead
+            self.collectors[item.channel].skip(ahead)
         data = bytes(item.data)
         self._ends[item.channel] = item.offset + len(data)
         if not data:
@@ -126,10 +130,9 @@ class Running:
         exit, started = self.exit, self.started
         assert exit is not None and started is not None
         out, err = self.collectors[STDOUT], self.collectors[STDERR]
-        unsent = exit.stdout_bytes - self._ends[STDOUT] + exit.stderr_bytes - self._ends[STDERR]
-        dropped = out.dropped + err.dropped + self.gap + unsent
-        status = ExecStatus(exit.status)
-        killed = exit.oom_kills > 0 and (exit.exit_code == 137 or exit.signal == 9)
+        stdout_cut = _cut(out, exit.stdout_bytes - self._ends[STDOUT])
+        stderr_cut = _cut(err, exit.stderr_bytes - self._ends[STDERR])
+        dropped = sum(cut.size for cut in (stdout_cut, stderr_cut) if cut is not None)
         return ExecResult(
             command=self.command,
             exit_code=exit.exit_code,
@@ -137,11 +140,13 @@ class Running:
             stderr_bytes=err.value(),
             duration=exit.duration_us / 1e6,
             pid=started.pid,
-            status=status,
+            status=ended_as(ExecStatus(exit.status), exit.exit_code, exit.oom_kills),
             signal=exit.signal,
-            oom_killed=status is ExecStatus.OUT_OF_MEMORY or (killed and status is not ExecStatus.TIMED_OUT),
+            oom_killed=exit.oom_kills > 0,
             truncated=dropped > 0,
             dropped_bytes=dropped,
+            stdout_cut=stdout_cut,
+            stderr_cut=stderr_cut,
         )
 
     def close(self) -> None:
@@ -151,3 +156,16 @@ class Running:
         if self._feeder is not None:
             self._feeder.cancel()
         self.stream.close()
+
+
+def ended_as(status: ExecStatus, exit_code: int | None, oom_kills: int) -> ExecStatus:
+    """What an agent says of an end, by its cause: a command that failed after a kill for memory is out of memory."""
+    return ExecStatus.OUT_OF_MEMORY if status is ExecStatus.EXITED and exit_code and oom_kills else status
+
+
+def _cut(collector: Collector, unsent: int) -> Cut | None:
+    """Where a stream is not complete; `unsent` bytes at its end never came."""
+    if not unsent:
+        return collector.cut
+    before = collector.cut or Cut(len(collector.value()), 0)
+    return Cut(before.at, before.size + unsent)

@@ -15,7 +15,7 @@ from skerry.sdk.commands import check_bytes
 from skerry.sdk.link import CONTROL_GUARD, Link
 from skerry.sdk.output import TerminalChunk
 from skerry.sdk.process_table import sound_size
-from skerry.sdk.running import STDERR, STDOUT, Running
+from skerry.sdk.running import STDERR, STDOUT, Running, ended_as
 from skerry.wire import Attach, Attached, FrameError, Notice, OpenFlags
 
 RETRIES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
@@ -220,8 +220,9 @@ class AsyncTerminalStream:
         self._exit = TerminalExit(
             exit_code=exit.exit_code,
             signal=exit.signal,
-            status=ExecStatus(exit.status),
+            status=ended_as(ExecStatus(exit.status), exit.exit_code, exit.oom_kills),
             duration=exit.duration_us / 1e6,
+            oom_killed=exit.oom_kills > 0,
         )
         self._news.set()
         running.close()

@@ -8,6 +8,7 @@ import time
 
 import httpx2
 
+from skerry.core.problems import result_from_json
 from tests.server.conftest import Running
 
 
@@ -88,6 +89,23 @@ def test_code_runs_in_its_language(owner: httpx2.Client, box: str) -> None:
     assert (done["result"], done["exit_code"]) == ("42\n", 0)
     other = owner.post(f"/v1/sandboxes/{box}/code", json={"code": "1", "language": "cobol"})
     assert (other.status_code, other.json()["code"], other.json()["option"]) == (501, "UNSUPPORTED", "language")
+    late = {"code": "print('begun', flush=True)\nwhile True: pass", "timeout": 1}
+    done = owner.post(f"/v1/sandboxes/{box}/code", json=late).json()
+    assert (done["status"], done["timed_out"], done["ok"], done["result"]) == ("timed_out", True, False, "begun\n")
+    command = owner.post(f"/v1/sandboxes/{box}/exec", json={"command": "true"}).json()
+    assert done.keys() == command.keys() | {"result"}
+    failed = owner.post(f"/v1/sandboxes/{box}/code", json={**late, "check": True})
+    assert (failed.status_code, failed.json()["code"]) == (504, "TIMEOUT")
+
+
+def test_output_that_is_not_complete_has_a_mark_and_its_exact_bytes(owner: httpx2.Client, box: str) -> None:
+    body = {"command": "seq 1 100000", "output_limit": 200}
+    done = owner.post(f"/v1/sandboxes/{box}/exec", json=body).json()
+    assert "36\n[… 588,699 bytes left out …]\n99985\n" in done["stdout"]
+    assert len(base64.b64decode(done["stdout_base64"])) == 200
+    assert (done["stdout_cut"], done["stderr_cut"]) == ({"at": 100, "size": 588_695}, None)
+    failed = owner.post(f"/v1/sandboxes/{box}/exec", json={**body, "command": "seq 1 100000; exit 1", "check": True})
+    assert result_from_json(failed.json()["result"]).stdout == done["stdout"]
 
 
 def test_a_process_is_fed_read_signalled_and_waited_for(owner: httpx2.Client, box: str) -> None:

@@ -17,18 +17,19 @@ from typing import Any, ForwardRef, Literal, Union, get_args, get_origin, get_ty
 from fastapi import Response
 from pydantic import BaseModel, Field, create_model
 
-from skerry.core.models import ExecResult
+from skerry.core.models import CodeResult, ExecResult
 from skerry.sdk.output import ProcessOutput, TerminalOutput
 from skerry.sdk.search import Replacement
 
 PROPERTIES: dict[type, tuple[str, ...]] = {
     ExecResult: ("timed_out", "ok"),
+    CodeResult: ("result", "timed_out", "ok"),
     ProcessOutput: ("next",),
     TerminalOutput: ("next",),
     Replacement: ("count",),
 }
 """Properties that an answer shows beside the fields."""
-TEXT = (ExecResult, ProcessOutput, TerminalOutput)
+TEXT = (ExecResult, CodeResult, ProcessOutput, TerminalOutput)
 """Whose bytes are mostly text: shown as text, and as base64 beside it where the text is not exactly the bytes."""
 EXACT = "The exact bytes in base64; null: they are the text beside it in UTF-8."
 
@@ -75,6 +76,8 @@ def _fields(value: Any) -> dict[str, Any]:
         if kind in TEXT and isinstance(item, bytes):
             name = field.name.removesuffix("_bytes")
             found[name], found[f"{name}_base64"] = text_and_bytes(item)
+            if getattr(value, f"{name}_cut", None) is not None:
+                found[name], found[f"{name}_base64"] = getattr(value, name), plain(item)
         else:
             found[field.name] = plain(item)
     for name in PROPERTIES.get(kind, ()):
@@ -128,7 +131,15 @@ def _mirrored_type(hint: Any, within: type) -> Any:
 
 
 def _docstrings(kind: type) -> dict[str, str]:
-    """The texts below the fields of a class."""
+    """The texts below the fields of a dataclass and of those it extends."""
+    found = {}
+    for parent in reversed(kind.__mro__):
+        if dataclasses.is_dataclass(parent):
+            found.update(_own_docstrings(parent))
+    return found
+
+
+def _own_docstrings(kind: type) -> dict[str, str]:
     (body,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     assert isinstance(body, ast.ClassDef)
     found = {}

@@ -65,6 +65,8 @@ class Code(Body):
     env: Variables | None = None
     timeout: Seconds | None = None
     user: User | None = None
+    check: bool = False
+    """Whether anything but exit code 0 is an error."""
 
 
 class Spawn(Run):

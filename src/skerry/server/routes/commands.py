@@ -70,8 +70,17 @@ async def _stream(sender: Sender, box: AsyncSandbox, body: work.Exec, stdin: byt
 
 @router.post(SANDBOX + "/code", **op("Run a snippet of code", mirrored(CodeResult)))
 async def run_code(request: Request, box: Box, body: work.Code) -> Response:
-    """In python, javascript, bash, sh, perl or ruby, with what the sandbox has installed for it."""
+    """In python, javascript, bash, sh, perl or ruby, with what the sandbox has installed for it.
+
+    A non-zero exit, a signal, a timeout and the lack of memory are results.
+    """
     run = box.code_run(
-        body.code, language=body.language, cwd=body.cwd, env=body.env, timeout=body.timeout, user=body.user
+        body.code,
+        language=body.language,
+        cwd=body.cwd,
+        env=body.env,
+        timeout=body.timeout,
+        user=body.user,
+        check=body.check,
     )
     return answer(await while_there(request, run))

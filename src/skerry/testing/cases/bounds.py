@@ -14,7 +14,7 @@ from skerry.core.errors import (
     SandboxNotFound,
     Unsupported,
 )
-from skerry.core.models import Resources
+from skerry.core.models import ExecStatus, Resources
 from skerry.core.provider import Provider
 from skerry.sdk.sandbox import AsyncSandbox
 from skerry.testing.cases.base import Conformance, Fresh, not_offered, until
@@ -41,6 +41,10 @@ class LimitsConformance(Conformance):
         sandbox = await fresh(resources=Resources(memory=64 * MIB))
         result = await sandbox.exec(EAT)
         assert result.oom_killed
+        failed = await sandbox.exec(f"{EAT.split(' | ')[1]} < /dev/zero; exit $?")
+        assert (failed.status, failed.exit_code, failed.oom_killed) == (ExecStatus.OUT_OF_MEMORY, 137, True)
+        code = await sandbox.code_run(f"{EAT.split(' | ')[1]} < /dev/zero; echo then", language="sh")
+        assert (code.status, code.result, code.oom_killed) == (ExecStatus.EXITED, "then\n", True)
         with pytest.raises(OutOfMemory):
             await sandbox.exec(f"exec {EAT.split(' | ')[1]} < /dev/zero", check=True)
         assert (await sandbox.exec("echo fine")).stdout == "fine\n"

@@ -250,7 +250,10 @@ class ExecConformance(Conformance):
             await sandbox.code_run("x", language="no-such-language")
 
     async def test_code_that_runs_out_of_time_says_so(self, sandbox: AsyncSandbox) -> None:
-        """A snippet's timeout is an error with what it printed until then."""
-        with pytest.raises(ExecTimeout) as late:
-            await sandbox.code_run("echo begun; while :; do :; done", language="sh", timeout=1.0)
-        assert late.value.result.stdout == "begun\n"
+        """A snippet's timeout is a result as a command's is, with what it printed until then."""
+        code = "echo begun; while :; do :; done"
+        late = await sandbox.code_run(code, language="sh", timeout=1.0)
+        assert (late.status, late.exit_code, late.result) == (ExecStatus.TIMED_OUT, None, "begun\n")
+        with pytest.raises(ExecTimeout) as error:
+            await sandbox.code_run(code, language="sh", timeout=1.0, check=True)
+        assert error.value.result.stdout == "begun\n"

@@ -42,6 +42,20 @@ class OutputConformance(Conformance):
         assert len(result.stdout_bytes) == 1000
         assert (result.truncated, result.dropped_bytes) == (True, 588_895 - 1000)
 
+    async def test_truncated_text_has_a_mark_and_no_line_that_was_never_written(self, sandbox: AsyncSandbox) -> None:
+        """Glued together, "38" and "4" would be the line 384."""
+        for ran in (
+            await sandbox.exec("seq 1 100000; seq 1 100000 >&2", output_limit=200),
+            await sandbox.exec(["seq", "1", "100000"], output_limit=203),
+        ):
+            for text in (ran.stdout, ran.stderr) if ran.stderr else (ran.stdout,):
+                head, mark, tail = text.partition("[… ")
+                size, rest, tail = tail.partition(" bytes left out …]\n")
+                assert mark and rest and head.endswith("\n") and tail.endswith("100000\n")
+                numbers = [int(line) for line in (head + tail).splitlines()]
+                assert all(1 <= number <= 100_000 for number in numbers) and numbers == sorted(numbers)
+                assert int(size.replace(",", "")) + len(head) + len(tail) == 588_895
+
     async def test_a_flood_on_stdout_does_not_cost_the_reason_on_stderr(self, sandbox: AsyncSandbox) -> None:
         """uw-syfi/vibesys#610: truncation must not lose the stderr that explains the failure."""
         result = await sandbox.exec("echo because >&2; seq 1 100000; echo of this >&2; exit 9", output_limit=500)
