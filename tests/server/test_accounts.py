@@ -216,7 +216,10 @@ def test_the_last_administrator_and_the_last_owner_stay(server: Running, admin: 
     with server.client_of("owner") as owner:
         made = owner.post("/v1/projects", json={"name": "common"}).json()["id"]
         assert code(owner.delete(f"/v1/projects/{made}/membership")) == (409, "CONFLICT")
-        assert owner.put(f"/v1/projects/{made}/members/admin", json={"role": "owner"}).status_code == 200
+        assert (
+            owner.put(f"/v1/projects/{made}/members/{server.user('admin').id}", json={"role": "owner"}).status_code
+            == 200
+        )
         assert owner.delete(f"/v1/projects/{made}/membership").status_code == 204
         assert code(owner.get(f"/v1/projects/{made}")) == (404, "NOT_FOUND")
     assert admin.delete(f"/v1/projects/{made}").status_code == 204
@@ -319,12 +322,12 @@ def test_changes_and_denials_are_in_the_audit_without_secrets(server: Running, a
 def test_the_audit_names_what_was_changed(
     server: Running, admin: httpx2.Client, owner: httpx2.Client, box: str
 ) -> None:
-    admin.post("/v1/users", json={"name": "subject", "password": PASSWORD}).raise_for_status()
+    subject = admin.post("/v1/users", json={"name": "subject", "password": PASSWORD}).raise_for_status().json()["id"]
     project, key = server.project("owner").id, owner.post("/v1/keys", json={}).json()["id"]
     asked = {
         "a-1": (admin, "PATCH", "/v1/users/subject", {"admin": True}),
         "a-2": (admin, "DELETE", "/v1/users/nobody", None),
-        "a-3": (owner, "PUT", f"/v1/projects/{project}/members/subject", {"role": "read"}),
+        "a-3": (owner, "PUT", f"/v1/projects/{project}/members/{subject}", {"role": "read"}),
         "a-4": (owner, "DELETE", f"/v1/keys/{key}", None),
         "a-5": (owner, "DELETE", f"/v1/sandboxes/{box}/tokens/0123", None),
     }
@@ -338,7 +341,7 @@ def test_the_audit_names_what_was_changed(
     assert [found[f"a-{number}"] for number in range(1, 6)] == [
         "user subject",
         "user nobody",
-        f"project {project}, user subject",
+        f"project {project}, user {subject}",
         f"key {key}",
         f"sandbox {box}, token 0123",
     ]

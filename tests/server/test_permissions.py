@@ -6,6 +6,7 @@ sandbox does not destroy it; all that comes before a handler is the real thing.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Iterator
@@ -35,7 +36,7 @@ REACHED = 299
 ACTORS = ("anonymous", "stranger", "reader", "writer", "owner", "admin")
 READS = {"sandbox.read", "volume.read", "snapshot.read", "project.read"}
 WRITES = READS | {"sandbox.write", "volume.write", "snapshot.write"}
-OWNS = WRITES | {"sandbox.admin", "project.manage"}
+OWNS = WRITES | {"sandbox.destroy", "sandbox.admin", "project.manage"}
 MEMBERS = {"reader": READS, "writer": WRITES, "owner": OWNS}
 EVERYBODY = {"open", "user.self", "user.manage", "template.read", "template.build"}
 """What whoever is signed in may do, in no project."""
@@ -146,6 +147,33 @@ def test_every_route_lets_in_exactly_whom_it_should(muted: Running, names: dict[
     assert wrong == {}
 
 
+def test_who_made_a_sandbox_reaches_what_ends_it_and_no_more(muted: Running, names: dict[str, str]) -> None:
+    """A member who may write, and is its maker."""
+    store, sandbox = muted.context.store, names["sandbox"]
+    noted = store.belongings.get("sandbox", sandbox)
+    assert noted is not None and noted.made_by is None
+    muted.share(muted.project("owner"), "maker", Role.WRITE)
+    muted.call(lambda: store.belongings.put([dataclasses.replace(noted, made_by=muted.user("maker").id)]))
+    key, ends, wrong = muted.key("maker"), set[tuple[str, str]](), {}
+    with muted.client_of("maker") as client:
+        for (method, path), rule in ROUTES.items():
+            where = fill(path, names)
+            found = open_socket(muted, where, key) if method == "WS" else outcome(client.request(method, where))
+            wanted = "reached" if rule.action == "sandbox.destroy" else expected("writer", method, path)
+            if rule.action == "sandbox.destroy":
+                ends.add((method, path))
+            if found != wanted:
+                wrong[method, path] = (found, wanted)
+        muted.share(muted.project("owner"), "maker", Role.READ)
+        assert outcome(client.delete(f"/v1/sandboxes/{sandbox}")) == "PERMISSION_DENIED"
+    assert wrong == {}
+    assert ends == {
+        ("DELETE", "/v1/sandboxes/{sandbox}"),
+        ("DELETE", "/v1/provider/sandboxes/{sandbox}"),
+        ("POST", "/v1/provider/sandboxes/{sandbox}/lease"),
+    }
+
+
 def test_a_stranger_is_told_of_every_thing_what_is_told_of_nothing(muted: Running, names: dict[str, str]) -> None:
     nothing = {"sandbox": "sb-0000000000", "snapshot": "sn-0000000000", "volume": "other", "project": "pj-" + "0" * 16}
     checked = 0
@@ -179,7 +207,7 @@ def test_every_change_of_the_matrix_is_in_the_audit(muted: Running, names: dict[
         client.delete(f"/v1/sandboxes/{names['sandbox']}", headers={"x-request-id": "audited-2"})
     found = {entry.request_id: entry for entry in muted.context.store.audit.before(None, limit=50)}
     assert (found["audited-1"].actor, found["audited-1"].outcome) == ("user:writer", "ok")
-    assert (found["audited-2"].action, found["audited-2"].outcome) == ("sandbox.admin", "PERMISSION_DENIED")
+    assert (found["audited-2"].action, found["audited-2"].outcome) == ("sandbox.destroy", "PERMISSION_DENIED")
 
 
 CHANGES_NOTHING = {
@@ -234,7 +262,7 @@ OPENING: dict[Type, wire.Message] = {
     Type.SIGNAL: wire.Signal(id=999, signal=1),
     Type.PROCESSES: wire.Processes(),
     Type.ENV: wire.Env(),
-    Type.LIFE: wire.Life(deadline_ms=600_000),
+    Type.LIFE: wire.Life(deadline_ms=86_400_000),  # later than it would end: sooner is in test_makers.py
     Type.STATS: wire.Stats(),
     Type.READ: wire.Read(path=b"/etc/hostname"),
     Type.WRITE: wire.Write(path=P),
@@ -265,12 +293,16 @@ def test_every_opener_of_the_protocol_is_in_the_table() -> None:
 
 
 def test_what_an_opener_says_decides_where_it_should() -> None:
-    def action(message: wire.Message) -> Action | None:
+    def action(message: wire.Message, left: float | None = None) -> Action | None:
         assert message.type is not None
-        return action_of(Frame(1, message.type, 0, message.encode()))
+        return action_of(Frame(1, message.type, 0, message.encode()), left)
 
     assert action(wire.Attach(id=1, flags=wire.OpenFlags.VIEW)) is Action.SANDBOX_READ
-    assert action(wire.Life(end=1)) is Action.SANDBOX_ADMIN
+    assert action(wire.Life(end=1)) is Action.SANDBOX_DESTROY
+    assert action(wire.Life(deadline_ms=600_000)) is Action.SANDBOX_DESTROY
+    assert action(wire.Life(deadline_ms=600_000), left=601.5) is Action.SANDBOX_DESTROY
+    assert action(wire.Life(deadline_ms=600_000), left=600.5) is Action.SANDBOX_WRITE
+    assert action(wire.Life(deadline_ms=600_000, idle_ms=1), left=1.0) is Action.SANDBOX_DESTROY
     assert action(wire.Life()) is Action.SANDBOX_READ
     assert action_of(Frame(1, 0x7F, 0, b"")) is None
     assert action_of(Frame(1, Type.LIFE, 0, b"\xff")) is None

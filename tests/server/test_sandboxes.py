@@ -104,36 +104,6 @@ def test_a_project_goes_once_all_that_it_had_is_gone(owner: httpx2.Client) -> No
     assert owner.delete(f"/v1/projects/{project}").status_code == 204
 
 
-def test_a_name_that_two_shared_projects_have_is_not_guessed(server: Running) -> None:
-    """Whoever makes somebody a member of a project must not get what is meant for another one of the same names."""
-    with server.client_of("invited") as invited, server.client_of("inviter") as inviter:
-        mine, theirs = (
-            client.post("/v1/projects", json={"name": "work"}).json()["id"] for client in (invited, inviter)
-        )
-        made = {}
-        for client, project in ((invited, mine), (inviter, theirs)):
-            where = {"project": project}
-            made[project] = client.post("/v1/sandboxes", json={"name": "dev"}, params=where).json()["id"]
-            client.post("/v1/volumes", json={"name": "data"}, params=where).raise_for_status()
-            client.post(f"/v1/sandboxes/{made[project]}/snapshots", json={"name": "base"}).raise_for_status()
-            assert invited.get("/v1/sandboxes/dev").json()["id"] == made[mine]
-        inviter.put(f"/v1/projects/{theirs}/members/invited", json={"role": "write"}).raise_for_status()
-        for path in ("/v1/sandboxes/dev", "/v1/snapshots/base", "/v1/volumes/data", "/v1/projects/work"):
-            refused = invited.get(path)
-            assert (refused.status_code, refused.json()["code"]) == (409, "CONFLICT"), path
-        assert invited.post("/v1/sandboxes?project=work", json={}).status_code == 409
-        for project, id in made.items():
-            assert invited.get("/v1/sandboxes/dev", params={"project": project}).json()["id"] == id
-            assert invited.get("/v1/volumes/data", params={"project": project}).status_code == 200
-        own = invited.post("/v1/sandboxes", json={"name": "dev"}).json()["id"]
-        assert invited.get("/v1/sandboxes/dev").json()["id"] == own
-        invited.delete(f"/v1/sandboxes/{own}")
-        for client, project in ((invited, mine), (inviter, theirs)):
-            for path in (f"/v1/sandboxes/{made[project]}", "/v1/snapshots/base", "/v1/volumes/data"):
-                client.delete(path, params={"project": project}).raise_for_status()
-            assert client.delete(f"/v1/projects/{project}").status_code == 204
-
-
 def test_a_snapshots_name_means_that_of_the_sandboxs_own_project(owner: httpx2.Client, box: str) -> None:
     project = owner.post("/v1/projects", json={"name": "apart"}).json()["id"]
     other = owner.post("/v1/sandboxes", json={}, params={"project": project}).json()["id"]

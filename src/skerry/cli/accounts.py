@@ -221,7 +221,7 @@ def whoami(output: options.Output = Format.TEXT) -> None:
         if output is Format.JSON:
             print_json({"url": found.url, **who})
             return
-        say(f"{who['user']}{' (administrator)' if who['admin'] else ''} at {found.url}")
+        say(f"{who['user']}{' (administrator)' if who['admin'] else ''} at {found.url}, id {who['user_id']}")
         say(f"{who['credential']}: {', '.join(who['scopes'])}")
         for project in who["projects"]:
             say(f"{project['id']}  {project['name']}  {project['role'] or 'administrator'}")
@@ -466,9 +466,13 @@ def project_share(
 ) -> None:
     """Make a user a member, or give another role.
 
+    An administrator names users as they are called; others by the id that `skerry whoami` shows them, or by name once
+    they share a project. Names of sandboxes still mean those of your own project: SKERRY_PROJECT chooses another.
+
     \b
     Example:
       skerry project share demo mira --role write
+      skerry project share demo us-5f0c2a9be1d40718
     """
     _run("PUT", _member(project, user), {"role": role}, output=output)
 

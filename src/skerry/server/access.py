@@ -19,8 +19,8 @@ from skerry.core.errors import (
 )
 from skerry.server.identity import Actor
 from skerry.server.limits import Buckets
-from skerry.server.permissions import ADMIN, ROLES, SCOPES, SIGNED_IN, Action, On, Scope
-from skerry.server.store import AuditEntry, Project, Store
+from skerry.server.permissions import ADMIN, MAKER, ROLES, SCOPES, SIGNED_IN, Action, On, Role, Scope
+from skerry.server.store import AuditEntry, Project, Store, User
 
 log = logging.getLogger("skerry.server.audit")
 
@@ -56,7 +56,11 @@ class Subject:
 
     def missing(self) -> SkerryError:
         """The same for what is not there and for what is not theirs."""
-        return _MISSING.get(self.on, NotFound)(f"there is no {self.on} {self.asked[:200]!r}")
+        named = self.on in ("sandbox", "snapshot", "volume") and not self.asked.startswith(("sb-", "sn-"))
+        hint = "a name means what is in your own project: set SKERRY_PROJECT or ?project= for another, or give the id"
+        return _MISSING.get(self.on, NotFound)(
+            f"there is no {self.on} {self.asked[:200]!r}", hint=hint if named else None
+        )
 
 
 def grants(
@@ -77,7 +81,14 @@ def grants(
         allowed: frozenset[Action] | None = ADMIN
     else:
         allowed = None if role is None else ROLES[role]
+        if allowed is not None and role is Role.WRITE and _made(store, actor.user, sandbox_id):
+            allowed = allowed | MAKER
     return None if allowed is None else allowed & scope_of(actor)
+
+
+def _made(store: Store, user: User, sandbox_id: str | None) -> bool:
+    noted = None if sandbox_id is None else store.belongings.get("sandbox", sandbox_id)
+    return noted is not None and noted.made_by == user.id
 
 
 def scope_of(actor: Actor) -> frozenset[Action]:

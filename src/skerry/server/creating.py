@@ -99,15 +99,20 @@ async def create(
         if idempotency_key is None:
             raise
         made = await make()  # whoever was making it under the same key has given up, and left nothing
-    await context.sandboxes.adopt(made, project)
+    await context.sandboxes.adopt(made, project, made_by=maker(actor))
     return made, naming.outer_sandbox(project, await made.info())
 
 
-async def adopt_copy(context: Context, made: AsyncSandbox, project: Project | None) -> SandboxInfo:
+def maker(actor: Actor) -> str | None:
+    """The id of the user who makes what the actor makes."""
+    return None if actor.user is None else actor.user.id
+
+
+async def adopt_copy(context: Context, actor: Actor, made: AsyncSandbox, project: Project | None) -> SandboxInfo:
     """Note a copy of a sandbox; as users see it."""
     info = await made.info()
     if project is None:
         await context.sandboxes.note([info])
     else:
-        await context.sandboxes.adopt(made, project)
+        await context.sandboxes.adopt(made, project, made_by=maker(actor))
     return naming.outer_sandbox(project, info)

@@ -11,7 +11,7 @@ from skerry.core.provider import Provider, Snapshots, Volumes
 from skerry.server import naming
 from skerry.server.access import Subject
 from skerry.server.identity import Actor
-from skerry.server.projects import choices, only
+from skerry.server.projects import choices
 from skerry.server.store import Belonging, Project, Store
 
 
@@ -53,15 +53,14 @@ class Holdings:
     async def locate_snapshot(
         self, actor: Actor, asked: str, *, within: str | None = None
     ) -> tuple[Subject, LocatedSnapshot | None]:
-        """By id, or by name in one of the actor's projects, the personal one first. Raises Conflict: in several."""
+        """By id, or by name in one of the actor's `choices`. Raises Conflict where `within` names several projects."""
         info = None
         if asked.startswith("sn-"):
             info = await self._snapshot(asked)
         else:
-            for tier in choices(self._store, actor, within):
-                names = [name for project in tier if (name := _inner(project, asked))]
-                named = [found for name in names if (found := await self._snapshot(name))]
-                if info := only({found.id: found for found in named}, asked):
+            for project in choices(self._store, actor, within):
+                name = _inner(project, asked)
+                if name is not None and (info := await self._snapshot(name)):
                     break
         if info is None:
             return Subject(on="snapshot", asked=asked, exists=False), None
@@ -82,11 +81,10 @@ class Holdings:
     async def locate_volume(
         self, actor: Actor, asked: str, *, within: str | None = None
     ) -> tuple[Subject, LocatedVolume | None]:
-        """By name in one of the actor's projects, the personal one first. Raises Conflict: in several."""
-        for tier in choices(self._store, actor, within):
-            names = {f"?project={project.id}" if project else "": _inner(project, asked) for project in tier}
-            named = {which: info for which, name in names.items() if name and (info := await self._volume(name))}
-            if info := only(named, asked):
+        """By name in one of the actor's `choices`. Raises Conflict where `within` names several projects."""
+        for project in choices(self._store, actor, within):
+            name = _inner(project, asked)
+            if name is not None and (info := await self._volume(name)):
                 owner = self.project_of_volume(info)
                 located = LocatedVolume(info.name, owner, naming.outer_volume(owner, info))
                 return Subject(on="volume", asked=asked, project=owner), located

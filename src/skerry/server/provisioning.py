@@ -61,7 +61,7 @@ async def _secrets_of(context: Context, actor: Actor, project: Project, asked: s
     """The id of a sandbox of the same project: its secrets stay there."""
     if asked is None:
         return None
-    subject, found = await context.sandboxes.locate(actor, asked)
+    subject, found = await context.sandboxes.locate(actor, asked, within=project.id)
     inside = found is not None and found.project is not None and found.project.id == project.id
     if found is None or not inside or not context.allows(actor, Action.SANDBOX_WRITE, subject):
         raise SandboxNotFound(f"there is no sandbox {asked[:200]!r} in this project")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -16,13 +17,18 @@ from skerry.server import naming
 from skerry.server.access import Subject
 from skerry.server.identity import Actor
 from skerry.server.naming import PROJECT_LABEL
-from skerry.server.projects import choices, only
+from skerry.server.projects import choices
 from skerry.server.store import Belonging, Project, Store
 
 log = logging.getLogger("skerry.server")
 
 IDLE = 600.0
 """A connection to a sandbox that nobody has asked for during so many seconds is closed."""
+
+
+def seconds_left(info: SandboxInfo) -> float:
+    """How long a sandbox has still to live."""
+    return math.inf if info.expires_at is None else max(0.0, info.expires_at - time.time())
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +62,17 @@ class Directory:
         """Called for each sandbox that was made or is about to be ended here, or is found to be gone."""
 
     async def locate(self, actor: Actor, asked: str, *, within: str | None = None) -> tuple[Subject, Located | None]:
-        """The sandbox of that id, or of that name in one of the actor's projects, the personal one first.
+        """The sandbox of that id, or of that name in one of the actor's `choices`.
 
-        Says nothing about whether the actor may use it. Raises Conflict for a name that several projects have.
+        Says nothing about whether the actor may use it. Raises Conflict where `within` is the name of several projects.
         """
         found = None
         if asked.startswith("sb-"):
             found = self._store.belongings.get("sandbox", asked) or await self._look(asked)
         else:
-            for tier in choices(self._store, actor, within):
-                owners = [None if project is None else project.id for project in tier]
-                named = [item for id in owners if (item := self._store.belongings.named("sandbox", id, asked))]
-                if found := only({item.id: item for item in named}, asked):
+            for project in choices(self._store, actor, within):
+                owner = None if project is None else project.id
+                if found := self._store.belongings.named("sandbox", owner, asked):
                     break
         if found is None or found.gone:
             return Subject(on="sandbox", asked=asked, exists=False), None
@@ -93,11 +98,11 @@ class Directory:
         self._used_at[key] = time.monotonic()
         return sandbox
 
-    async def adopt(self, sandbox: AsyncSandbox, project: Project) -> Located:
-        """Note one that has just been made for a project."""
+    async def adopt(self, sandbox: AsyncSandbox, project: Project, *, made_by: str | None = None) -> Located:
+        """Note one that a user has just made for a project."""
         name = naming.outer(project, sandbox.name)
         await self._store.belongings.put(
-            [Belonging(kind="sandbox", id=sandbox.id, project_id=project.id, name=name)],
+            [Belonging(kind="sandbox", id=sandbox.id, project_id=project.id, name=name, made_by=made_by)],
         )
         if self._open.setdefault((sandbox.id, True), sandbox) is not sandbox:
             await sandbox.close()  # made before, under the same idempotency key
@@ -153,6 +158,7 @@ class Directory:
                 id=info.id,
                 project_id=None if project is None else project.id,
                 name=naming.outer(project, info.name),
+                made_by=None if before is None else before.made_by,
             )
             if before != item:
                 fresh.append(item)

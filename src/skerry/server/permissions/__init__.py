@@ -1,19 +1,21 @@
 """Who may do what: one combined table for routes and streams, and one check."""
 
 from skerry.server.permissions import accounts, sandboxes, streams
-from skerry.server.permissions.model import ADMIN, ROLES, SCOPES, SIGNED_IN, Action, On, Role, Rule, Scope
-from skerry.server.permissions.streams import OPENERS, action_of
+from skerry.server.permissions.model import ADMIN, MAKER, ROLES, SCOPES, SIGNED_IN, Action, On, Role, Rule, Scope
+from skerry.server.permissions.streams import OPENERS, SLACK, action_of
 
 ROUTES: dict[tuple[str, str], Rule] = {**accounts.RULES, **sandboxes.RULES, **streams.RULES}
 """By method, or "WS" for a WebSocket, and path template. `HEAD` is as `GET`."""
 
 __all__ = [
     "ADMIN",
+    "MAKER",
     "OPENERS",
     "ROLES",
     "ROUTES",
     "SCOPES",
     "SIGNED_IN",
+    "SLACK",
     "Action",
     "On",
     "Role",

@@ -18,6 +18,8 @@ class Action(StrEnum):
     """One's own keys, password and projects."""
     SANDBOX_READ = "sandbox.read"
     SANDBOX_WRITE = "sandbox.write"
+    SANDBOX_DESTROY = "sandbox.destroy"
+    """To end it, at once or sooner than it would: whoever made it may that, too."""
     SANDBOX_ADMIN = "sandbox.admin"
     VOLUME_READ = "volume.read"
     VOLUME_WRITE = "volume.write"
@@ -54,9 +56,12 @@ _EVERYBODY = frozenset({Action.OPEN, Action.USER_SELF, Action.TEMPLATE_READ})
 ROLES: dict[Role, frozenset[Action]] = {
     Role.READ: _READ,
     Role.WRITE: _WRITE,
-    Role.OWNER: _WRITE | {Action.SANDBOX_ADMIN, Action.PROJECT_MANAGE},
+    Role.OWNER: _WRITE | {Action.SANDBOX_DESTROY, Action.SANDBOX_ADMIN, Action.PROJECT_MANAGE},
 }
 """What a role allows inside its project."""
+
+MAKER: frozenset[Action] = frozenset({Action.SANDBOX_DESTROY})
+"""What a member who may write may do besides with a sandbox that this user has made."""
 
 SIGNED_IN: frozenset[Action] = _EVERYBODY | {Action.TEMPLATE_BUILD, Action.USER_MANAGE}
 """What every user may do anywhere."""
@@ -67,7 +72,7 @@ ADMIN: frozenset[Action] = frozenset(Action)
 SCOPES: dict[Scope, frozenset[Action]] = {
     # No key but one with the scope `admin` can make keys, so none grows beyond itself.
     Scope.READ: _READ | _EVERYBODY,
-    Scope.WRITE: _WRITE | _EVERYBODY | {Action.SANDBOX_ADMIN, Action.TEMPLATE_BUILD},
+    Scope.WRITE: _WRITE | _EVERYBODY | {Action.SANDBOX_DESTROY, Action.SANDBOX_ADMIN, Action.TEMPLATE_BUILD},
     Scope.ADMIN: frozenset(Action),
 }
 

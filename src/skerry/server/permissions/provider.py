@@ -10,6 +10,7 @@ from skerry.server.permissions.model import Action, Rule
 _BASE = "/v1/provider"
 _ONE = f"{_BASE}/sandboxes/{{sandbox}}"
 _READ, _WRITE = Rule(Action.SANDBOX_READ, "sandbox"), Rule(Action.SANDBOX_WRITE, "sandbox")
+_END = Rule(Action.SANDBOX_DESTROY, "sandbox")
 _LARGE = 8 << 20
 _TEMPLATES, _SERVER = Rule(Action.TEMPLATE_READ), Rule(Action.SERVER_ADMIN)
 
@@ -18,11 +19,11 @@ RULES: dict[tuple[str, str], Rule] = {
     ("POST", f"{_BASE}/sandboxes"): Rule(Action.SANDBOX_WRITE, "project", body=_LARGE),
     ("GET", f"{_BASE}/sandboxes"): Rule(Action.SANDBOX_READ, "projects"),
     ("GET", _ONE): _READ,
-    ("DELETE", _ONE): Rule(Action.SANDBOX_ADMIN, "sandbox"),
+    ("DELETE", _ONE): _END,
     ("GET", f"{_ONE}/usage"): _READ,
     ("GET", f"{_ONE}/events"): _READ,
     ("POST", f"{_ONE}/deadline"): _WRITE,
-    ("POST", f"{_ONE}/lease"): _WRITE,
+    ("POST", f"{_ONE}/lease"): _END,  # it ends with whoever holds it
     ("PUT", f"{_BASE}/holders/{{holder}}"): Rule(Action.USER_SELF, audit=False),
     ("POST", f"{_ONE}/limits"): _WRITE,
     ("POST", f"{_ONE}/stop"): _WRITE,

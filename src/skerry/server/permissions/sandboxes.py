@@ -6,7 +6,7 @@ from skerry.server.permissions.model import Action, Rule
 
 S = "/v1/sandboxes/{sandbox}"
 _READ, _WRITE = Rule(Action.SANDBOX_READ, "sandbox"), Rule(Action.SANDBOX_WRITE, "sandbox")
-_END = Rule(Action.SANDBOX_ADMIN, "sandbox")
+_END = Rule(Action.SANDBOX_DESTROY, "sandbox")
 _LOOK = Rule(Action.SANDBOX_READ, "sandbox", audit=False)
 """A POST that changes nothing."""
 _STREAM = Rule(Action.SANDBOX_WRITE, "sandbox", body=None)

@@ -6,7 +6,9 @@ from skerry.server.permissions import provider
 from skerry.server.permissions.model import Action, Rule
 from skerry.wire import Attach, FieldError, Frame, Life, OpenFlags, Type
 
-_READ, _WRITE, _ADMIN = Action.SANDBOX_READ, Action.SANDBOX_WRITE, Action.SANDBOX_ADMIN
+_READ, _WRITE, _DESTROY = Action.SANDBOX_READ, Action.SANDBOX_WRITE, Action.SANDBOX_DESTROY
+SLACK = 1.0
+"""Seconds that a new end may lie before the old one and be no sooner: both are counted from different moments."""
 
 RULES: dict[tuple[str, str], Rule] = {
     ("WS", "/v1/sandboxes/{sandbox}/wire"): Rule(_READ, "sandbox"),
@@ -46,14 +48,18 @@ OPENERS: dict[Type, Action] = {
 """Every message that begins a stream, and what it needs. One that is not here is refused."""
 
 
-def action_of(frame: Frame) -> Action | None:
-    """What an opener needs, with its content looked at where that decides; None: nobody may send it."""
+def action_of(frame: Frame, left: float | None = None) -> Action | None:
+    """What an opener needs, with its content looked at where that decides; None: nobody may send it.
+
+    `left` are the seconds that the sandbox has still to live, if that is known: to let it end sooner is to destroy it.
+    """
     try:
         action = OPENERS[Type(frame.type)]
         if frame.type == Type.ATTACH and Attach.decode(frame.payload).flags & OpenFlags.VIEW:
             return _READ
         if frame.type == Type.LIFE and (life := Life.decode(frame.payload)) != Life():
-            return _ADMIN if life.end else _WRITE
+            lives = life.deadline_ms is not None and left is not None and life.deadline_ms / 1000 >= left - SLACK
+            return _WRITE if lives and not life.end and life.idle_ms is None else _DESTROY
         if frame.type == Type.LIFE:
             return _READ  # whether the agent answers
     except (ValueError, KeyError, FieldError):

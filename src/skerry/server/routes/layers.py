@@ -309,7 +309,7 @@ async def import_(
     async with STATES.taken(context, who):
         source: Any = io.BufferedReader(Inlet(_after(rest, chunks)), PIECE)
         info: SandboxInfo = await chosen.import_state(source, inner, key=None, on_progress=None)
-    return await adopt(context, project, info, holder, process)
+    return await adopt(context, who, project, info, holder, process)
 
 
 async def _head(chunks: AsyncIterator[bytes]) -> tuple[bytes, bytes]:

@@ -8,12 +8,16 @@ from typing import Annotated, Any
 from fastapi import Depends, Response
 from pydantic import BaseModel, create_model
 
+from skerry.core.errors import PermissionDenied
 from skerry.core.models import SandboxInfo
 from skerry.sdk import AsyncSandbox
-from skerry.server.context import About, Ctx, Sandbox, Who
+from skerry.server.access import Subject
+from skerry.server.context import About, Context, Ctx, Sandbox, Who
+from skerry.server.identity import Actor
 from skerry.server.models.mirror import mirrored, plain
-from skerry.server.permissions import Action
+from skerry.server.permissions import SLACK, Action
 from skerry.server.problems import responses
+from skerry.server.sandboxes import seconds_left
 from skerry.server.store import Project
 
 SANDBOX = "/v1/sandboxes/{sandbox}"
@@ -23,6 +27,15 @@ BINARY = {"type": "string", "format": "binary"}
 async def _box(context: Ctx, who: Who, about: About, sandbox: Sandbox) -> AsyncSandbox:
     """Started when it is needed, unless whoever asks may only look."""
     return await sandbox.use(auto_start=context.allows(who, Action.SANDBOX_WRITE, about))
+
+
+def check_lifetime(context: Context, who: Actor, about: Subject, info: SandboxInfo, seconds: float) -> None:
+    """To let a sandbox end sooner is to destroy it. Raises PermissionDenied for somebody who may not."""
+    if seconds < seconds_left(info) - SLACK and not context.allows(who, Action.SANDBOX_DESTROY, about):
+        raise PermissionDenied(
+            f"{who.name} may not let this sandbox end sooner ({Action.SANDBOX_DESTROY})",
+            hint="whoever made it may, and an owner of the project",
+        )
 
 
 Box = Annotated[AsyncSandbox, Depends(_box)]

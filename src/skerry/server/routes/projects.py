@@ -9,11 +9,12 @@ from pydantic import BaseModel, Field
 from skerry.core.errors import Conflict, NotFound
 from skerry.core.names import OBEYED
 from skerry.core.provider import Snapshots, Volumes
+from skerry.server.access import is_admin
 from skerry.server.context import Context, Ctx, InProject, Me, Who
 from skerry.server.identity import Actor
 from skerry.server.permissions import Role
 from skerry.server.routing import Routes
-from skerry.server.store import Project
+from skerry.server.store import Project, User
 
 router = Routes("projects")
 
@@ -113,13 +114,35 @@ async def members(context: Ctx, project: InProject) -> MemberList:
 
 
 @router.put("/v1/projects/{project}/members/{user}")
-async def set_member(context: Ctx, project: InProject, user: str, body: SetMember) -> MemberModel:
-    """Make a user a member, or give a member another role. The user is named exactly, by id or name."""
-    found = context.store.users.find(user)
+async def set_member(context: Ctx, who: Who, project: InProject, user: str, body: SetMember) -> MemberModel:
+    """Make a user a member, or give a member another role.
+
+    The user is named by id, which they can tell you; by name if you share a project already, or are an administrator.
+    """
+    found = _known(context, who, user)
     if project.personal_of == found.id and body.role is not Role.OWNER:
         raise Conflict("everybody owns their personal project")
     await context.store.projects.set_member(project.id, found.id, body.role)
     return MemberModel(user=found.name, user_id=found.id, role=body.role)
+
+
+def _known(context: Context, who: Actor, asked: str) -> User:
+    """The user of that id, or of that name if the actor may know that there is one. Raises NotFound.
+
+    The same for a name that nobody has and for a stranger's: otherwise everybody could try out who has an account, and
+    make people members who have not told them their id.
+    """
+    hint = "ask them for their id, which `skerry whoami` shows"
+    missing = NotFound(f"you know no user {asked[:100]!r}", hint=hint)
+    try:
+        found = context.store.users.find(asked)
+    except NotFound:
+        raise missing from None
+    if found.id == asked or is_admin(who):
+        return found
+    if who.user is None or not context.store.projects.share_one(who.user.id, found.id):
+        raise missing
+    return found
 
 
 @router.delete("/v1/projects/{project}/members/{user}", status_code=204)

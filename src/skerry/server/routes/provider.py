@@ -17,9 +17,12 @@ from skerry.sdk.commands import encode_env
 from skerry.sdk.lifecycle import archivable, check_grace, pausable, stoppable
 from skerry.sdk.options import check_lifetime, check_resources, check_text
 from skerry.server import naming
-from skerry.server.context import Context, Ctx, InProject, Sandbox, Who
+from skerry.server.context import About, Context, Ctx, InProject, Sandbox, Who
+from skerry.server.creating import maker
+from skerry.server.identity import Actor
 from skerry.server.plain import Plain, read_body
 from skerry.server.provisioning import inner_spec
+from skerry.server.routes import parts
 from skerry.server.routing import ProjectQuery, Routes
 from skerry.server.sandboxes import Located
 from skerry.server.slots import CHANGES, CREATES, ENDS
@@ -70,14 +73,16 @@ def leased_to(context: Context, spec: SandboxSpec, holder: str | None) -> str | 
     return holder
 
 
-async def adopt(context: Context, project: Project, info: SandboxInfo, holder: str | None, process: int) -> Response:
+async def adopt(
+    context: Context, who: Actor, project: Project, info: SandboxInfo, holder: str | None, process: int
+) -> Response:
     """Note whose a new sandbox is; one that is leased to the server itself goes over to its holder.
 
     That gives the server's own lease back, so `prepared` says from then on whether it has gone over: a second create
     under one key takes nothing from the first.
     """
     name = naming.outer(project, info.name)
-    item = Belonging(kind="sandbox", id=info.id, project_id=project.id, name=name)
+    item = Belonging(kind="sandbox", id=info.id, project_id=project.id, name=name, made_by=maker(who))
     await context.store.belongings.put([item])
     await context.events.collect(info.id)
     if holder is not None and isinstance(context.provider, Leases) and not info.prepared:
@@ -109,7 +114,7 @@ async def create(
     if spec.idempotency_key is None and idempotency_key is not None:
         spec = dataclasses.replace(spec, idempotency_key=f"header:{idempotency_key}")
     info = await context.provider.create(await inner_spec(context, who, project, spec))
-    return await adopt(context, project, info, holder, process)
+    return await adopt(context, who, project, info, holder, process)
 
 
 @router.get(f"{BASE}/sandboxes", responses=gives(list[SandboxInfo]), response_class=Plain)
@@ -164,9 +169,10 @@ class Seconds:
 
 
 @router.post(f"{ONE}/deadline", slots=CHANGES, openapi_extra=takes("seconds"), **INFO)
-async def deadline(request: Request, context: Ctx, sandbox: Sandbox) -> Response:
-    """Note its new end, which its agent was told."""
+async def deadline(request: Request, context: Ctx, who: Who, about: About, sandbox: Sandbox) -> Response:
+    """Note its new end, which its agent was told. To let it end sooner needs the right to destroy it."""
     body = await read_body(request, Seconds)
+    parts.check_lifetime(context, who, about, await context.provider.get(sandbox.id), check_lifetime(body.seconds))
     if not isinstance(context.provider, Deadlines):
         raise Unsupported("the lifetime of a sandbox cannot be changed here", option="set_timeout")
     return answer(context, sandbox, await context.provider.record_deadline(sandbox.id, check_lifetime(body.seconds)))

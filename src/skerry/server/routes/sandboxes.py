@@ -15,12 +15,12 @@ from skerry.sdk.building import ProgressCallback
 from skerry.sdk.lifecycle import MAX_GRACE
 from skerry.sdk.listing import select
 from skerry.server import creating, naming
-from skerry.server.context import Ctx, InProject, Sandbox, Who
+from skerry.server.context import About, Ctx, InProject, Sandbox, Who
 from skerry.server.following import followed, follows
 from skerry.server.models import sandboxes as models
 from skerry.server.models.mirror import answer
 from skerry.server.problems import Problem, status_of
-from skerry.server.routes.parts import SANDBOX, Box, SandboxModel, op, shown
+from skerry.server.routes.parts import SANDBOX, Box, SandboxModel, check_lifetime, op, shown
 from skerry.server.routing import ProjectQuery, Routes
 from skerry.server.sending import NDJSON, while_there
 from skerry.server.slots import CHANGES, CREATES, ENDS
@@ -99,9 +99,12 @@ async def show(sandbox: Sandbox) -> Response:
 
 
 @router.patch(SANDBOX, slots=CHANGES, **op("Change how long a sandbox lives", SandboxModel))
-async def update(sandbox: Sandbox, box: Box, body: models.Update) -> Response:
+async def update(context: Ctx, who: Who, about: About, sandbox: Sandbox, box: Box, body: models.Update) -> Response:
+    """To let it end sooner needs the right to destroy it."""
+    info = await sandbox.info()
     if body.timeout is None:
-        return answer(shown(sandbox.project, await sandbox.info()))
+        return answer(shown(sandbox.project, info))
+    check_lifetime(context, who, about, info, body.timeout)
     return answer(shown(sandbox.project, sandbox.shown(await box.set_timeout(body.timeout))))
 
 
@@ -130,13 +133,13 @@ async def destroy(
 
 
 @router.post(SANDBOX + "/clone", slots=CREATES, **op("A running copy of a sandbox", SandboxModel, status=201))
-async def clone(request: Request, context: Ctx, sandbox: Sandbox, box: Box, body: models.Clone) -> Response:
+async def clone(request: Request, context: Ctx, who: Who, sandbox: Sandbox, box: Box, body: models.Clone) -> Response:
     """Its files and variables as they are now, and the same volumes; not its processes, and secrets if asked for."""
     project = sandbox.project
     name = body.name if body.name is None or project is None else naming.inner(project, body.name)
     copying = box.clone(name=name, **_copy_options(sandbox, body))
     made = await while_there(request, copying)
-    return answer(shown(project, await creating.adopt_copy(context, made, project)), 201)
+    return answer(shown(project, await creating.adopt_copy(context, who, made, project)), 201)
 
 
 @router.post(
@@ -144,7 +147,7 @@ async def clone(request: Request, context: Ctx, sandbox: Sandbox, box: Box, body
     slots=CREATES,
     **op("Several copies of the same moment", Fork, status=201, listed=True),
 )
-async def fork(request: Request, context: Ctx, sandbox: Sandbox, box: Box, body: models.Fork) -> Response:
+async def fork(request: Request, context: Ctx, who: Who, sandbox: Sandbox, box: Box, body: models.Fork) -> Response:
     """For each the copy, or the error that it ended with."""
     items: list[dict[str, Any]] = []
     for result in await while_there(request, box.fork(body.n, **_copy_options(sandbox, body))):
@@ -152,7 +155,7 @@ async def fork(request: Request, context: Ctx, sandbox: Sandbox, box: Box, body:
             assert result.error is not None
             items.append({"sandbox": None, "error": to_problem(result.error) | {"status": status_of(result.error)}})
         else:
-            info = await creating.adopt_copy(context, result.sandbox, sandbox.project)
+            info = await creating.adopt_copy(context, who, result.sandbox, sandbox.project)
             items.append({"sandbox": shown(sandbox.project, info), "error": None})
     return answer({"items": items, "cursor": None}, 201)
 

@@ -23,6 +23,8 @@ class Belonging:
     name: str | None
     """As users see it."""
     gone: bool = False
+    made_by: str | None = None
+    """The id of the user who made it; None: not known."""
 
 
 def _belonging(row: sqlite3.Row) -> Belonging:
@@ -32,6 +34,7 @@ def _belonging(row: sqlite3.Row) -> Belonging:
         project_id=row["project_id"],
         name=row["name"],
         gone=row["gone_at"] is not None,
+        made_by=row["made_by"],
     )
 
 
@@ -59,12 +62,12 @@ class Belongings:
         ]
 
     async def put(self, belongings: Iterable[Belonging]) -> None:
-        """Note what is there; what was noted of the same thing is replaced."""
-        rows = [(item.kind, item.id, item.project_id, item.name, time.time()) for item in belongings]
+        """Note what is there; what was noted of the same thing is replaced, but for who made it."""
+        rows = [(item.kind, item.id, item.project_id, item.name, time.time(), item.made_by) for item in belongings]
         if rows:
             sql = (
-                "INSERT INTO belongings VALUES (?1, ?2, ?3, ?4, ?5, NULL)"
-                " ON CONFLICT DO UPDATE SET project_id = ?3, name = ?4, gone_at = NULL"
+                "INSERT INTO belongings VALUES (?1, ?2, ?3, ?4, ?5, NULL, ?6) ON CONFLICT DO UPDATE"
+                " SET project_id = ?3, name = ?4, gone_at = NULL, made_by = coalesce(belongings.made_by, ?6)"
             )
             await self._db.write(lambda db: db.executemany(sql, rows))
 
@@ -72,7 +75,7 @@ class Belongings:
         """Note what nobody has; as it is noted then, by whoever was first."""
         row = (item.kind, item.id, item.project_id, item.name, time.time())
         sql = (
-            "INSERT INTO belongings VALUES (?1, ?2, ?3, ?4, ?5, NULL)"
+            "INSERT INTO belongings VALUES (?1, ?2, ?3, ?4, ?5, NULL, NULL)"
             " ON CONFLICT DO UPDATE SET project_id = ?3, name = ?4, gone_at = NULL WHERE gone_at IS NOT NULL"
         )
         await self._db.write(lambda db: db.execute(sql, row))

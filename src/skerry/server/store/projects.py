@@ -20,6 +20,8 @@ class Project:
     personal_of: str | None
     """The user whose own it is."""
     created_at: float
+    made_by: str | None = None
+    """The user who made it; None: not known."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,6 +38,7 @@ def _project(row: sqlite3.Row) -> Project:
         name=row["name"],
         personal_of=row["personal_of"],
         created_at=row["created_at"],
+        made_by=row["made_by"],
     )
 
 
@@ -44,12 +47,14 @@ class Projects:
         self._db = db
 
     async def add(self, name: str, owner: str) -> Project:
-        project = Project(id=new_id("pj"), slug=new_slug(), name=name, personal_of=None, created_at=time.time())
+        project = Project(
+            id=new_id("pj"), slug=new_slug(), name=name, personal_of=None, created_at=time.time(), made_by=owner
+        )
 
         def work(db: sqlite3.Connection) -> None:
             db.execute(
-                "INSERT INTO projects (id, slug, name, created_at) VALUES (?, ?, ?, ?)",
-                (project.id, project.slug, name, project.created_at),
+                "INSERT INTO projects (id, slug, name, created_at, made_by) VALUES (?, ?, ?, ?, ?)",
+                (project.id, project.slug, name, project.created_at, owner),
             )
             db.execute("INSERT INTO members VALUES (?, ?, 'owner')", (project.id, owner))
 
@@ -87,6 +92,11 @@ class Projects:
             project_id,
         )
         return [Member(user_id=row["id"], user_name=row["name"], role=Role(row["role"])) for row in rows]
+
+    def share_one(self, one: str, other: str) -> bool:
+        """Whether two users are members of the same project."""
+        sql = "SELECT 1 FROM members a JOIN members b USING (project_id) WHERE a.user_id = ? AND b.user_id = ?"
+        return self._db.row(sql, one, other) is not None
 
     async def set_member(self, project_id: str, user_id: str, role: Role | None) -> None:
         """Give somebody a role, or none any more. Raises Conflict where no owner would be left."""

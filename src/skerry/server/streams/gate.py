@@ -26,6 +26,7 @@ from skerry.wire import (
 FIRST_OPENER = 0x10
 MAX_REFUSED = 256
 """Openers that are refused on one connection: somebody who goes on after that is not mistaken."""
+MOST_LOOKED_AT = 64 << 10
 _CARRIERS = (int(Type.DATA), int(Type.CREDIT), int(Type.CLOSE))
 _KNOWN = {int(kind): kind for kind in Type}
 _DECIDING: dict[int, type[Attach | Life]] = {int(Type.ATTACH): Attach, int(Type.LIFE): Life}
@@ -61,6 +62,20 @@ class Gate:
     def pending(self) -> int:
         """Bytes held that are not yet a whole frame; never more than one frame."""
         return len(self._buffer)
+
+    def announces(self, kind: Type, data: bytes) -> bool:
+        """Whether a frame of that type is in what `feed` would look at, given `data`; False for what is long."""
+        size = len(self._buffer) + len(data)
+        if size > MOST_LOOKED_AT or (self._buffer and size < self._needed):
+            return False
+        view = memoryview(bytes(self._buffer) + data)
+        position = 0
+        while len(view) - position >= HEADER_SIZE:
+            length, _, found, _ = parse_header(view, position)
+            if found == kind:
+                return True
+            position += HEADER_SIZE + length
+        return False
 
     def feed(self, data: bytes) -> Passage:
         """Raises FrameError where the client broke the protocol: the connection must end."""

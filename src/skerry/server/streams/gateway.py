@@ -11,12 +11,13 @@ import anyio
 from starlette.websockets import WebSocket
 
 from skerry.core.config import limits
-from skerry.core.errors import ConnectionLost, InvalidArgument, QuotaExceeded
+from skerry.core.errors import ConnectionLost, InvalidArgument, QuotaExceeded, SandboxNotFound
 from skerry.server.access import Subject
 from skerry.server.context import About, Context, Ctx, Sandbox, Who
 from skerry.server.identity import Actor
 from skerry.server.permissions import Action, action_of
 from skerry.server.routing import Routes
+from skerry.server.sandboxes import seconds_left
 from skerry.server.streams.agent import Connection, open_agent
 from skerry.server.streams.browser import gone_is_fine
 from skerry.server.streams.gate import Gate, Splice
@@ -89,6 +90,8 @@ class _Gateway:
     ) -> None:
         self._context, self._actor, self._subject = context, actor, subject
         self._socket, self._agent, self._trail = socket, agent, trail
+        assert subject.sandbox_id is not None
+        self._sandbox_id = subject.sandbox_id
         self._rights = Rights(context, actor, subject)
         self._gate = Gate(self._allows, longest=limits().max_lifetime)
         self._splice = Splice()
@@ -97,6 +100,8 @@ class _Gateway:
         self._used = {Action.SANDBOX_READ}
         """What was allowed on this connection: streams that were opened by it may still be there."""
         self._end = (0, "")
+        self._left: float | None = None
+        """Seconds that the sandbox has still to live, while a message is looked at that may change it."""
 
     async def run(self, hello: Hello) -> tuple[int, str]:
         """The code and reason to close the socket with; 0: the client has closed it."""
@@ -113,7 +118,7 @@ class _Gateway:
         return self._end
 
     def _allows(self, frame: Frame) -> bool:
-        action = action_of(frame)
+        action = action_of(frame, self._left)
         if action is None:
             return False
         allowed = self._rights.has(action)
@@ -134,7 +139,10 @@ class _Gateway:
                 data = message.get("bytes")
                 if data is None:
                     raise FrameError("text where frames are meant")
+                if self._gate.announces(Type.LIFE, data) and not self._rights.has(Action.SANDBOX_DESTROY):
+                    self._left = seconds_left(await self._context.provider.get(self._sandbox_id))
                 passage = self._gate.feed(data)
+                self._left = None
                 if passage.answer:
                     async with self._sending:
                         if answer := self._splice.answer(passage.answer):
@@ -145,7 +153,7 @@ class _Gateway:
                     await self._agent.send(passage.forward)
         except FrameError as error:
             self._end = (BROKEN_PROTOCOL, str(error)[:100])
-        except ConnectionLost as error:
+        except (ConnectionLost, SandboxNotFound) as error:
             self._end = (AGENT_GONE, error.message[:100])
         scope.cancel()
 
