@@ -406,7 +406,7 @@ def test_what_create_would_refuse_is_refused_before_the_file_is_read(
         assert file.tell() < 1_000_000
     with monkeypatch.context() as patch:
         # Somebody else takes the name while the file is read.
-        patch.setattr(type(other.store), "require_free", lambda self, name: None)
+        patch.setattr(type(other.store), "require_free", lambda self, spec: None)
         with pytest.raises(errors.Conflict):
             import_(other, data, name="taken")
     taken.destroy()

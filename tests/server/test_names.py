@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import httpx2
 import pytest
 
@@ -92,3 +96,72 @@ def test_who_makes_somebody_a_member_learns_no_names(server: Running, existing: 
         members = {item["user"]: item["role"] for item in eve.get(f"/v1/projects/{project}/members").json()["items"]}
         assert members == {"eve": "owner", existing: "write"}
         eve.delete(f"/v1/projects/{project}").raise_for_status()
+
+
+# -- the machine of the server
+
+
+def skerry(*arguments: str, code: int = 0) -> str:
+    """What a command of root on this machine prints; of one that fails what it says is wrong."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("SKERRY_URL", "SKERRY_API_KEY"))}
+    ran = subprocess.run([sys.executable, "-m", "skerry", *arguments], env=env, capture_output=True, text=True)
+    assert ran.returncode == code, (ran.stdout, ran.stderr)
+    return ran.stdout if code == 0 else ran.stderr
+
+
+def test_an_administrator_finds_by_name_what_was_made_on_the_machine(server: Running) -> None:
+    """At once: as README's line for curl does, right after `skerry create --name my-box`."""
+    with server.client_of("admin") as admin, server.client_of("eve") as eve:
+        id = skerry("create", "--name", "my-box").strip()
+        try:
+            ran = admin.post("/v1/sandboxes/my-box/exec", json={"command": "hostname"})
+            assert (ran.status_code, ran.json().get("stdout")) == (200, "my-box\n"), ran.text
+            assert admin.get("/v1/sandboxes/my-box").json()["id"] == id
+            assert refusal(eve.get("/v1/sandboxes/my-box")) == (404, "SANDBOX_NOT_FOUND")
+            # What somebody else calls the same does not stand in its way, nor is it found in its place.
+            other = eve.post("/v1/sandboxes", json={"name": "my-box"}).raise_for_status().json()["id"]
+            assert admin.get("/v1/sandboxes/my-box").json()["id"] == id
+            assert eve.get("/v1/sandboxes/my-box").json()["id"] == other
+            assert id in skerry("info", "my-box")
+            skerry("rm", "my-box")
+            assert admin.get("/v1/sandboxes/my-box").status_code == 404
+        finally:
+            eve.delete("/v1/sandboxes/my-box")
+
+
+def test_a_sandbox_has_one_name_on_the_server_and_on_its_machine(server: Running) -> None:
+    with server.client_of("alice") as alice, server.client_of("eve") as eve:
+        first = alice.post("/v1/sandboxes", json={"name": "hello"}).raise_for_status().json()["id"]
+        slug = server.project("alice").slug
+        taken = alice.post("/v1/sandboxes", json={"name": "hello"})
+        assert (taken.status_code, taken.json()["detail"]) == (409, "the name 'hello' is taken")
+        assert alice.post(f"/v1/sandboxes/{first}/exec", json={"command": "hostname"}).json()["stdout"] == "hello\n"
+        shown = skerry("ps")
+        assert slug not in shown and "hello" in shown.split()
+        assert skerry("exec", "hello", "--", "hostname") == "hello\n"
+        second = eve.post("/v1/sandboxes", json={"name": "hello"}).raise_for_status().json()["id"]
+        said = skerry("exec", "hello", "--", "true", code=125)
+        assert "2 sandboxes are called 'hello'" in said and first in said and second in said, said
+        assert skerry("exec", second, "--", "hostname") == "hello\n"
+        eve.delete("/v1/sandboxes/hello").raise_for_status()
+        skerry("rm", "hello")
+        assert alice.get(f"/v1/sandboxes/{first}").status_code == 404
+
+
+def test_an_error_names_things_as_their_users_do(server: Running) -> None:
+    with server.client_of("alice") as alice:
+        alice.post("/v1/volumes", json={"name": "data"}).raise_for_status()
+        box = alice.post("/v1/sandboxes", json={"volumes": {"/data": "data"}}).raise_for_status().json()["id"]
+        alice.post(f"/v1/sandboxes/{box}/snapshots", json={"name": "base"}).raise_for_status()
+        for method, path, body in (
+            ("POST", "/v1/volumes", {"name": "data"}),
+            ("DELETE", "/v1/volumes/data", None),
+            ("POST", f"/v1/sandboxes/{box}/snapshots", {"name": "base"}),
+            ("POST", "/v1/sandboxes", {"volumes": {"/data": "missing"}}),
+        ):
+            refused = alice.request(method, path, json=body)
+            assert refused.status_code in (404, 409), refused.text
+            assert server.project("alice").slug not in refused.text
+            assert "'data'" in refused.text or "'base'" in refused.text or "'missing'" in refused.text, refused.text
+        for path in (f"/v1/sandboxes/{box}", "/v1/snapshots/base", "/v1/volumes/data"):
+            alice.delete(path).raise_for_status()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
 
 from skerry.core.errors import InvalidArgument
 from skerry.core.models import VolumeMount
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+PROJECT_LABEL = "skerry.project"
+"""The label by which a server notes whose a sandbox is. It names such a sandbox `<slug>.<name>`: see `plain_name`."""
+SLUG = re.compile(r"[a-z2-7]{6}\.")
 MAX_MOUNTS = 32
 RESERVED = ("/proc", "/sys", "/dev", "/.skerry")
 """What a sandbox has there is its own kernel's view and its agent."""
@@ -25,6 +28,13 @@ def check_shown(text: str, what: str) -> str:
     if found := _OBEYED.search(text):
         raise InvalidArgument(f"{what} must not contain the control character U+{ord(found[0]):04X}")
     return text
+
+
+def plain_name(name: str | None, labels: Mapping[str, str]) -> str | None:
+    """What people call a sandbox: its name without the slug by which a server keeps the names of projects apart."""
+    if name is None or PROJECT_LABEL not in labels:
+        return name
+    return SLUG.sub("", name, count=1) if SLUG.match(name) else name
 
 
 def check_volume_name(name: object) -> str:

@@ -8,20 +8,19 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 
-from skerry.core.errors import InvalidArgument
+from skerry.core.errors import InvalidArgument, SkerryError
 from skerry.core.models import SandboxInfo, SnapshotInfo, VolumeInfo, VolumeMount
-from skerry.core.names import NAME
+from skerry.core.names import NAME, PROJECT_LABEL
 from skerry.server.store import Project
 
 RESERVED = "skerry."
 """What labels of our own begin with."""
-PROJECT_LABEL = "skerry.project"
 LONGEST = 56
 
 
 def inner(project: Project, name: str) -> str:
     """The name at the provider. Raises InvalidArgument."""
-    if not NAME.fullmatch(name) or len(name) > LONGEST or name.startswith(("sb-", "sn-")):
+    if not NAME.fullmatch(name) or len(name) > LONGEST or name.startswith(("sb-", "sn-", f"{project.slug}.")):
         hint = f"up to {LONGEST} of a-z 0-9 . _ - that begin with a letter or digit, and not with sb- or sn-"
         raise InvalidArgument(f"{name!r} is not a name", hint=hint)
     return f"{project.slug}.{name}"
@@ -30,6 +29,14 @@ def inner(project: Project, name: str) -> str:
 def outer(project: Project | None, name: str | None) -> str | None:
     """The name for users."""
     return name if name is None or project is None else name.removeprefix(f"{project.slug}.")
+
+
+def outer_error(project: Project | None, error: SkerryError) -> SkerryError:
+    """An error of the provider, for users: it names things as they do."""
+    if project is not None:
+        error.message = error.message.replace(f"{project.slug}.", "")
+        error.hint = error.hint.replace(f"{project.slug}.", "")
+    return error
 
 
 def slug_of(name: str) -> str | None:

@@ -17,6 +17,7 @@ from skerry.core import errors
 from skerry.core.errors import InvalidArgument, NotFound, SkerryError
 from skerry.core.problems import CONTENT_TYPE as CONTENT_TYPE
 from skerry.core.problems import to_problem
+from skerry.server.naming import outer_error
 
 STATUS: dict[str, int] = {
     "INVALID_ARGUMENT": 400,
@@ -112,7 +113,8 @@ def answer(error: SkerryError) -> Response:
 
 async def on_skerry_error(connection: Request | WebSocket, error: Exception) -> Response:
     assert isinstance(error, SkerryError)
-    return await _send(connection, error)
+    subject = connection.scope["state"].get("subject")
+    return await _send(connection, error if subject is None else outer_error(subject.project, error))
 
 
 async def on_invalid(connection: Request | WebSocket, error: Exception) -> Response:

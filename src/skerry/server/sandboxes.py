@@ -9,14 +9,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from skerry.core.errors import Corrupted, NewerVersion, SandboxNotFound, SkerryError
+from skerry.core.errors import Conflict, Corrupted, NewerVersion, SandboxNotFound, SkerryError
 from skerry.core.models import SandboxInfo
+from skerry.core.names import PROJECT_LABEL
 from skerry.core.provider import Provider
 from skerry.sdk import AsyncSandbox
 from skerry.server import naming
 from skerry.server.access import Subject
 from skerry.server.identity import Actor
-from skerry.server.naming import PROJECT_LABEL
 from skerry.server.projects import choices
 from skerry.server.store import Belonging, Project, Store
 
@@ -71,14 +71,32 @@ class Directory:
             found = self._store.belongings.get("sandbox", asked) or await self._look(asked)
         else:
             for project in choices(self._store, actor, within):
-                owner = None if project is None else project.id
-                if found := self._store.belongings.named("sandbox", owner, asked):
+                if found := await self._unclaimed(asked) if project is None else self._named(project, asked):
                     break
         if found is None or found.gone:
             return Subject(on="sandbox", asked=asked, exists=False), None
         project = None if found.project_id is None else self._store.projects.get(found.project_id)
         subject = Subject(on="sandbox", asked=asked, project=project, sandbox_id=found.id)
         return subject, Located(found.id, project, self)
+
+    def _named(self, project: Project, name: str) -> Belonging | None:
+        return next(iter(self._store.belongings.named("sandbox", project.id, name)), None)
+
+    async def _unclaimed(self, name: str) -> Belonging | None:
+        """One that belongs to no project, made on the machine maybe a moment ago. Raises Conflict for several."""
+        found = self._store.belongings.named("sandbox", None, name)
+        if len(found) > 1:
+            which = ", ".join(sorted(item.id for item in found)[:10])
+            raise Conflict(f"{len(found)} sandboxes are called {name!r}: {which}", hint="give the id of one")
+        if found:
+            return found[0]
+        try:
+            info = await self.provider.find(name)
+        except (SandboxNotFound, Conflict):  # several: those of projects, which are asked for with their project
+            return None
+        await self.note([info])
+        noted = self._store.belongings.get("sandbox", info.id)
+        return noted if noted is not None and noted.project_id is None else None
 
     async def _look(self, id: str) -> Belonging | None:
         """One that somebody has made past this server since the last reconciliation."""

@@ -94,7 +94,7 @@ def configuration(record: Record, root: Path, runtime: str) -> dict[str, object]
             "noNewPrivileges": True,
         },
         "root": {"path": str(root), "readonly": False},
-        "hostname": record.spec.name or record.id,
+        "hostname": record.name or record.id,
         "mounts": _mounts(limits.memory),
         "linux": linux,
     }

@@ -14,6 +14,7 @@ from typing import Any
 
 from skerry.core.errors import Corrupted, NewerVersion
 from skerry.core.models import Event, Resources, SandboxInfo, SandboxSpec, State, VolumeMount
+from skerry.core.names import plain_name
 from skerry.providers.local.durable import replace_file
 from skerry.providers.local.host import ProcessId, boot_id, boottime
 
@@ -74,6 +75,11 @@ class Record:
     reason: str | None = None
 
     @property
+    def name(self) -> str | None:
+        """As people know it; `spec.name` is unique among all sandboxes of this home."""
+        return plain_name(self.spec.name, self.spec.labels)
+
+    @property
     def alive(self) -> bool:
         return self.init is not None and self.init.alive()
 
@@ -93,7 +99,7 @@ class Record:
         spec = self.spec
         return SandboxInfo(
             id=self.id,
-            name=spec.name,
+            name=self.name,
             provider="local",
             state=self.state,
             created_at=self.created_at,

@@ -135,8 +135,7 @@ class States:
                 spec = _completed(spec, about, base)
                 room = engine.grant(spec).disk or limits().max_disk
                 engine.volumes.check(spec, host=base.host)
-                if spec.name is not None:
-                    engine.store.require_free(spec.name)
+                engine.store.require_free(spec)
                 made = self._announce(archive.manifest.layers, about, base)
             try:
                 self._unpack(archive, made, room, on_progress)

@@ -2,7 +2,7 @@
 
     SKERRY_HOME/sandboxes/ID/   record.json lock events.jsonl volumes, `archive` while it is archived, and while it
                                 runs agent.sock scratch/ bundle/ runtime/
-    SKERRY_HOME/names/NAME      a link to the id that has the name
+    SKERRY_HOME/names/NAME      a link to the id that has the name; what a server made for a project is SLUG.NAME here
     SKERRY_HOME/keys/HASH       a link to the id made under an idempotency key
     SKERRY_HOME/trash/          folders on their way out
     SKERRY_HOME/templates/      read-only layers
@@ -27,7 +27,17 @@ import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
-from skerry.core.errors import Conflict, DiskFull, ProviderUnavailable, QuotaExceeded, SandboxNotFound
+from skerry.core.errors import (
+    Conflict,
+    Corrupted,
+    DiskFull,
+    NewerVersion,
+    ProviderUnavailable,
+    QuotaExceeded,
+    SandboxNotFound,
+)
+from skerry.core.models import SandboxSpec
+from skerry.core.names import PROJECT_LABEL, SLUG, plain_name
 from skerry.providers.local import record as records
 from skerry.providers.local.locks import FileLock, SandboxLock
 from skerry.providers.local.record import Record
@@ -133,7 +143,10 @@ class Store:
                 yield entry.name
 
     def resolve(self, id_or_name: str) -> str:
-        """The id for an id or a name. Raises SandboxNotFound."""
+        """The id for an id or a name: of a sandbox made on this machine, else of one that a server made for a project.
+
+        Raises SandboxNotFound, and Conflict for a name that several projects have.
+        """
         if "/" in id_or_name or "\0" in id_or_name or not id_or_name:
             raise _not_found(id_or_name)
         if id_or_name.startswith("sb-"):
@@ -141,7 +154,27 @@ class Store:
         try:
             return os.readlink(self.names / id_or_name)
         except OSError:
-            raise _not_found(id_or_name) from None
+            found = self._of_projects(id_or_name)
+        if len(found) > 1:
+            which = ", ".join(f"{id} of project {project}" for id, project in sorted(found.items())[:10])
+            raise Conflict(f"{len(found)} sandboxes are called {id_or_name!r}: {which}", hint="give the id of one")
+        if not found:
+            raise _not_found(id_or_name)
+        return next(iter(found))
+
+    def _of_projects(self, name: str) -> dict[str, str]:
+        """The ids of those that a server made under a name, each with its project."""
+        found = {}
+        for link in self.names.iterdir():
+            if not SLUG.match(link.name) or SLUG.sub("", link.name, count=1) != name:
+                continue
+            try:
+                record = self.read(_target(link) or "")
+            except (SandboxNotFound, Corrupted, NewerVersion):
+                continue  # on its way in or out, or nobody can tell whose it is
+            if record.name == name:
+                found[record.id] = record.spec.labels[PROJECT_LABEL]
+        return found
 
     def name_of(self, sandbox_id: str) -> str | None:
         """The name whose link points to `sandbox_id`."""
@@ -160,10 +193,10 @@ class Store:
         sandbox_id = _target(link)
         return sandbox_id if sandbox_id and self.directory(sandbox_id).is_dir() else None
 
-    def require_free(self, name: str) -> None:
+    def require_free(self, spec: SandboxSpec) -> None:
         """Raises Conflict for a taken name; only `add` can tell that it still is free."""
-        if self.holder_of(self.names / name):
-            raise _taken(name)
+        if spec.name is not None and self.holder_of(self.names / spec.name):
+            raise _taken(spec)
 
     def add(self, record: Record) -> tuple[Record, FileLock]:
         """Let a new sandbox's folder appear, locked by the caller, with its name, key and slot.
@@ -178,7 +211,7 @@ class Store:
                     continue
                 if link.parent == self.keys:
                     raise KeyTaken
-                raise _taken(link.name)
+                raise _taken(record.spec)
             lock: FileLock | None = None
             try:
                 fresh.mkdir(mode=0o700)
@@ -284,7 +317,8 @@ def _target(link: Path) -> str | None:
         return None
 
 
-def _taken(name: str) -> Conflict:
+def _taken(spec: SandboxSpec) -> Conflict:
+    name = plain_name(spec.name, spec.labels)
     return Conflict(f"the name {name!r} is taken", hint="choose another, or destroy its sandbox")
 
 

@@ -46,13 +46,13 @@ class Belongings:
         row = self._db.row("SELECT * FROM belongings WHERE kind = ? AND id = ?", kind, id)
         return None if row is None else _belonging(row)
 
-    def named(self, kind: Kind, project_id: str | None, name: str) -> Belonging | None:
-        """The one of that name that is there."""
-        row = self._db.row(
+    def named(self, kind: Kind, project_id: str | None, name: str) -> list[Belonging]:
+        """What is there under a name: one of a project; of no project there may be several."""
+        rows = self._db.rows(
             "SELECT * FROM belongings WHERE kind = ? AND project_id IS ? AND name = ? AND gone_at IS NULL",
             *(kind, project_id, name),
         )
-        return None if row is None else _belonging(row)
+        return [_belonging(row) for row in rows]
 
     def there(self, kind: Kind) -> list[Belonging]:
         """All of a kind that are there."""

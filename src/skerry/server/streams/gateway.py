@@ -139,7 +139,7 @@ class _Gateway:
                 data = message.get("bytes")
                 if data is None:
                     raise FrameError("text where frames are meant")
-                if self._gate.announces(Type.LIFE, data) and not self._rights.has(Action.SANDBOX_DESTROY):
+                if not self._rights.has(Action.SANDBOX_DESTROY) and self._gate.announces(Type.LIFE, data):
                     self._left = seconds_left(await self._context.provider.get(self._sandbox_id))
                 passage = self._gate.feed(data)
                 self._left = None
