@@ -3,8 +3,9 @@
  * Nothing it mounts is visible on the host, so a crash at any point leaves no mount behind. The work is in C because a
  * Python process cannot enter namespaces without taking all its threads along, and because this is the hot path of create.
  *
- *   launcher parent=PID ids=BASE userns=FILE netns=FILE log=FILE [mask=DIR] [join=FILE …] lower=DIR … upper=DIR scratch=DIR root=DIR [bind=PATH:SOURCE …]
- *            [volume=rw|ro:LENGTH:PATH:LENGTH:SUBPATH:SOURCE …] [inotify=N] [files=N] [oom=FILE:FD] [go=FD] [unsynced=1] -- RUNTIME ARG …
+ *   launcher parent=PID ids=BASE userns=FILE netns=FILE log=FILE [mask=DIR] [join=FILE …] lower=DIR … upper=DIR scratch=DIR root=DIR empty=DIR
+ *            [share=PATH:SOURCE …] [bind=PATH:SOURCE …] [volume=rw|ro:LENGTH:PATH:LENGTH:SUBPATH:SOURCE …] [inotify=N] [files=N]
+ *            [oom=FILE:FD] [words=FILE:FD] [go=FD] [unsynced=1] -- RUNTIME ARG …
  *
  * parent   who started it: the launcher and the runtime die with that process
  * mask     a cgroup2 mount to hide: crun refuses hosts that mix cgroup v1 and v2
@@ -13,16 +14,24 @@
  * scratch  holds the empty directories l0… and u, where the layers are mounted
  * root     where the sandbox's root is mounted: the same place for all of them, each in its own mount namespace; the sandbox's
  *          root must be able to walk to it
- * bind     SOURCE of the machine, with all that is mounted below it, read-only at PATH in the root
+ * empty    a directory with nothing in it: overlayfs wants two layers
+ * share    SOURCE, a directory of the machine, without what is mounted below it, read-only at PATH in the root, as an overlay of the
+ *          sandbox's own: its inodes are nobody else's, so neither locks nor inotify reach from one sandbox to another, or to the
+ *          machine
+ * bind     SOURCE of the machine, for what overlayfs does not take: the machine's own inodes, read-only at PATH in the root
  * volume   SUBPATH of SOURCE, a directory of the machine, at PATH in the root, with the sandbox's ids; PATH is made if it is
  *          not there. Other sandboxes may be at work in SOURCE: no link in it is followed. LENGTH: the bytes of what follows it
  * ids      first host id of the sandbox's 65,536
  * inotify, files  how many inotify instances the sandbox, and open files each of its processes, may have
- * oom      a file to leave open for reading as FD
+ * oom, words  files to leave open as FD, the first for reading, the second for writing
  * go       where a byte says that the layers are there, and a second one that the groups and the runtime's configuration are: the
  *          namespaces are made while the caller prepares the former, the layers are mounted while it prepares the latter
  * unsynced what programs in the sandbox ask to be on disk may stay in memory; such an upper cannot be mounted again
  * userns, netns   files on which the user and the network namespace are mounted, for the runtime to join
+ *
+ * What is in the root was written by the sandbox or came from somewhere else. So no link in it is followed, whatever is mounted, and
+ * what the machine or the runtime puts there stands on directories of the root itself. What is in the way is told by a line of the
+ * log that begins with "refused: ".
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -50,18 +59,25 @@
 #define ID_COUNT 65536
 #define MAX_LAYERS 64
 #define MAX_JOINS 16
-#define MAX_BINDS 16
+#define MAX_PARTS 64
 #define MAX_VOLUMES 64
 #define USER 1000 /* who a directory made for a volume belongs to */
 
 /* <sys/mount.h>, which declares it, cannot be included together with <linux/mount.h>. */
 int mount(const char *source, const char *target, const char *type, unsigned long flags, const void *data);
 
+/* A directory or file of the machine in the sandbox; tree: its mount, in no place yet. */
+struct part {
+    char *path;
+    const char *source;
+    int shared, tree;
+};
+
 struct plan {
     unsigned ids;
     pid_t parent;
-    const char *mask, *upper, *scratch, *root, *userns, *netns, *inotify;
-    char *oom;
+    const char *mask, *upper, *scratch, *root, *empty, *userns, *netns, *inotify;
+    char *oom, *words;
     int go;
     unsigned long files;
     int unsynced;
@@ -69,8 +85,8 @@ struct plan {
     int lowers;
     const char *join[MAX_JOINS];
     int joins;
-    char *bind[MAX_BINDS];
-    int binds;
+    struct part part[MAX_PARTS];
+    int parts;
     char *volume[MAX_VOLUMES];
     int volumes;
     int log;
@@ -86,6 +102,17 @@ __attribute__((noreturn, format(printf, 1, 2))) static void die(const char *form
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
     dprintf(log_fd, "launcher: %s: %s\n", text, strerror(saved));
+    _exit(1);
+}
+
+/* For what the sandbox's own files are the reason of. */
+__attribute__((noreturn, format(printf, 1, 2))) static void refuse(const char *format, ...) {
+    char text[8192];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    dprintf(log_fd, "refused: %s\n", text);
     _exit(1);
 }
 
@@ -233,46 +260,61 @@ static int resolve(int directory, const char *path, unsigned long flags, unsigne
     return fd;
 }
 
-/* What the sandbox wrote may be in the way: its links lead nowhere but into its own root. */
-static int open_inside(int root, const char *path, unsigned long flags) {
-    return resolve(root, path, flags, RESOLVE_IN_ROOT);
+/* `path` below the root, as it is written there: no link is followed, and unless `across`, no mount is crossed. */
+static int open_inside(int root, const char *path, unsigned long flags, int across) {
+    return resolve(root, path + 1, flags, RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | (across ? 0 : RESOLVE_NO_XDEV));
 }
 
-static void place(int tree, int root, const char *path) {
-    int target = open_inside(root, path, 0);
-    if (target < 0) die("open %s in the sandbox", path);
-    struct stat here, top;
-    if (fstat(target, &here) || fstat(root, &top)) die("stat %s in the sandbox", path);
-    /* a link to / would put the mount over the root, with all that is bound into it */
-    if (here.st_dev == top.st_dev && here.st_ino == top.st_ino) errno = EBUSY, die("mount %s", path);
+static const char *fault(int number) {
+    return number == ELOOP ? "a link" : number == ENOTDIR ? "not a directory" : strerror(number);
+}
+
+static void attach(int tree, int target, const char *path) {
     if (syscall(SYS_move_mount, tree, "", target, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH)) die("mount %s", path);
     close(target);
     close(tree);
 }
 
-/* Make the directories of `path` that are not there, one by one, each in the one before as the sandbox sees it. */
-static void make_directories(int root, const char *path, unsigned ids) {
+/* A directory directly in the root, made if it is not there. */
+static int open_own(int root, const char *path, unsigned ids) {
+    int fd = open_inside(root, path, O_DIRECTORY, 0);
+    if (fd < 0 && errno == ENOENT) {
+        act_as(ids);
+        if (mkdirat(root, path + 1, 0755)) die("make %s in the sandbox", path);
+        act_as(0);
+        fd = open_inside(root, path, O_DIRECTORY, 0);
+    }
+    if (fd < 0) refuse("%s in the sandbox's files is %s", path, fault(errno));
+    return fd;
+}
+
+/* Make the directories of `path` that are not there, one by one, each in the one before, and open the last. Volumes may be in
+ * others, where other sandboxes are at work. */
+static int make_directories(int root, const char *path, unsigned ids) {
     char so_far[4096];
-    size_t length = strlen(path);
+    size_t length = strlen(path), done = 0;
     if (length >= sizeof so_far) errno = ENAMETOOLONG, die("volume %s", path);
     act_as(ids + USER);
+    int parent = open_inside(root, "/.", O_DIRECTORY, 0), fd = -1;
+    if (parent < 0) die("open the sandbox's root");
     for (size_t i = 1; i <= length; i++) {
         if (path[i] && path[i] != '/') continue;
         memcpy(so_far, path, i);
         so_far[i] = 0;
-        int fd = open_inside(root, so_far, O_DIRECTORY);
+        char *name = so_far + done;
+        fd = open_inside(parent, name, O_DIRECTORY, 1);
         if (fd < 0 && errno == ENOENT) {
-            char *slash = strrchr(so_far, '/');
-            *slash = 0;
-            int parent = open_inside(root, *so_far ? so_far : "/", O_DIRECTORY);
-            if (parent < 0 || mkdirat(parent, slash + 1, 0755)) die("make %s in the sandbox", path);
-            close(parent);
-            continue;
+            if (mkdirat(parent, name + 1, 0755) && errno != EEXIST)
+                refuse("the volume for %s cannot be mounted: %s cannot be made: %s", path, so_far, strerror(errno));
+            fd = open_inside(parent, name, O_DIRECTORY, 1);
         }
-        if (fd < 0) die("open %s in the sandbox", path);
-        close(fd);
+        if (fd < 0) refuse("the volume for %s cannot be mounted: %s is %s", path, so_far, fault(errno));
+        close(parent);
+        parent = fd;
+        done = i;
     }
     act_as(0);
+    return fd;
 }
 
 /* The text of LENGTH:TEXT: at `*at`, which moves behind it. */
@@ -296,8 +338,8 @@ static void mount_volume(const struct plan *plan, int root, char *volume, int us
         close(source);
         source = below;
     }
-    make_directories(root, path, plan->ids);
-    place(idmapped(source, path, userns, read_only), root, path);
+    int target = make_directories(root, path, plan->ids);
+    attach(idmapped(source, path, userns, read_only), target, path);
 }
 
 static void mount_root(const struct plan *plan, int userns) {
@@ -310,38 +352,87 @@ static void mount_root(const struct plan *plan, int userns) {
         length += snprintf(options + length, sizeof options - length, "%sl%d", i ? ":" : "", i);
     }
     mount_idmapped(plan->upper, "u", userns, 0);
-    snprintf(options + length, sizeof options - length, ",upperdir=u/u,workdir=u/w%s", plan->unsynced ? ",volatile" : "");
+    snprintf(options + length, sizeof options - length, ",upperdir=u/u,workdir=u/w,redirect_dir=off,metacopy=off%s", plan->unsynced ? ",volatile" : "");
     act_as(plan->ids); /* for overlayfs's work directory */
     if (mount("overlay", plan->root, "overlay", MS_NODEV | MS_NOSUID, options)) die("overlay on %s", plan->root);
     act_as(0);
 }
 
-/* A bind mount that is read-only all the way down: the runtime's own "rbind,ro" leaves mounts below it writable. */
-static void mount_bound(int root, char *bind) {
-    struct mount_attr attr = {.attr_set = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOSUID};
-    char *source = strchr(bind, ':');
-    if (!source) errno = EINVAL, die("bind %s", bind);
-    *source++ = 0;
-    int tree = syscall(SYS_open_tree, AT_FDCWD, source, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE);
-    if (tree < 0) die("open_tree %s", source);
-    if (syscall(SYS_mount_setattr, tree, "", AT_EMPTY_PATH | AT_RECURSIVE, &attr, sizeof attr)) die("bind %s", source);
-    place(tree, root, bind);
+/* A mount, in no place yet, of an overlay of the directory `source` alone, which nobody can write to. Its name is not among the
+ * options, which the sandbox can read. */
+static int overlaid(const char *source, const char *empty, unsigned attributes) {
+    char lower[4096];
+    if ((size_t)snprintf(lower, sizeof lower, "%s:.", empty) >= sizeof lower) errno = ENAMETOOLONG, die("share %s", source);
+    int fs = syscall(SYS_fsopen, "overlay", FSOPEN_CLOEXEC);
+    if (fs < 0) die("fsopen");
+    if (chdir(source)) die("chdir %s", source);
+    const char *const options[][2] = {{"source", "overlay"}, {"lowerdir", lower}, {"redirect_dir", "off"}, {"metacopy", "off"}};
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++)
+        if (syscall(SYS_fsconfig, fs, FSCONFIG_SET_STRING, options[i][0], options[i][1], 0)) die("%s of %s", options[i][0], source);
+    if (syscall(SYS_fsconfig, fs, FSCONFIG_CMD_CREATE, NULL, NULL, 0)) die("overlay of %s", source);
+    int tree = syscall(SYS_fsmount, fs, FSMOUNT_CLOEXEC, attributes);
+    if (tree < 0 || chdir("/")) die("overlay of %s", source);
+    close(fs);
+    return tree;
 }
 
-/* A runtime in the root is run with the machine's rights, so it must be the machine's own: what the sandbox has written, or a
- * volume that its links led to a place above it, must not stand in its place. */
-static void run(const struct plan *plan, int root, char **runtime) {
-    size_t length = strlen(plan->root);
-    struct stat wanted, found;
-    if (strncmp(runtime[0], plan->root, length) || runtime[0][length] != '/') {
-        execv(runtime[0], runtime);
-        die("exec %s", runtime[0]);
+/* A read-only copy, in no place yet, of the mount that has `source`. */
+static int bound(const char *source) {
+    struct mount_attr attr = {.attr_set = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOSUID};
+    int tree = syscall(SYS_open_tree, AT_FDCWD, source, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
+    if (tree < 0) die("open_tree %s", source);
+    if (syscall(SYS_mount_setattr, tree, "", AT_EMPTY_PATH, &attr, sizeof attr)) die("bind %s", source);
+    return tree;
+}
+
+static void open_parts(struct plan *plan) {
+    for (int i = 0; i < plan->parts; i++) {
+        struct part *part = &plan->part[i];
+        part->tree = part->shared ? overlaid(part->source, plan->empty, MOUNT_ATTR_RDONLY | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOSUID) : bound(part->source);
     }
-    int fd = open_inside(root, runtime[0] + length, 0);
-    if (fd < 0 || fstat(fd, &found) || stat(runtime[0] + length, &wanted)) die("open %s", runtime[0]);
-    if (found.st_dev != wanted.st_dev || found.st_ino != wanted.st_ino) errno = EPERM, die("%s is not the machine's", runtime[0]);
-    syscall(SYS_execveat, fd, "", runtime, environ, AT_EMPTY_PATH);
-    die("exec %s", runtime[0]);
+}
+
+/* Whether a part stands in one that came before it. */
+static int within_another(const struct plan *plan, int number) {
+    for (int i = 0; i < number; i++) {
+        size_t length = strlen(plan->part[i].path);
+        if (!strncmp(plan->part[number].path, plan->part[i].path, length) && plan->part[number].path[length] == '/') return 1;
+    }
+    return 0;
+}
+
+static void mount_parts(const struct plan *plan, int root) {
+    static const char *const runtimes[] = {"/proc", "/sys", "/dev"};
+    for (size_t i = 0; i < sizeof runtimes / sizeof *runtimes; i++) close(open_own(root, runtimes[i], plan->ids));
+    for (int i = 0; i < plan->parts; i++) {
+        const struct part *part = &plan->part[i];
+        int target = within_another(plan, i) ? open_inside(root, part->path, 0, 1) : open_own(root, part->path, plan->ids);
+        if (target < 0) die("open %s in the sandbox", part->path);
+        attach(part->tree, target, part->path);
+    }
+}
+
+/* The runtime binds devices of the machine into the sandbox. Here it finds them with inodes of the sandbox's own. It remounts them,
+ * which is quick where the mount has no attributes to keep. A machine whose devices are mounts themselves has to do with these. */
+static void own_devices(const struct plan *plan) {
+    struct stat info;
+    int tree = overlaid("/dev", plan->empty, 0);
+    if (fstatat(tree, "null", &info, 0) || !S_ISCHR(info.st_mode)) {
+        close(tree);
+        return;
+    }
+    attach(tree, open_directory("/dev"), "/dev");
+    int null = open("/dev/null", O_RDWR);
+    if (null < 0 || dup2(null, 0) < 0 || dup2(null, 1) < 0 || dup2(null, 2) < 0) die("open /dev/null");
+    if (null > 2) close(null);
+}
+
+/* From a read-only mount the runtime need not copy itself to be safe from being overwritten by what it starts. The mount gets a
+ * place, for the kernel waits a millisecond to take one apart that has none. */
+static void mount_runtime(const char *runtime) {
+    int target = open(runtime, O_PATH | O_CLOEXEC);
+    if (target < 0) die("open %s", runtime);
+    attach(bound(runtime), target, runtime);
 }
 
 /* Set here and inherited: a runtime would need CAP_SYS_RESOURCE over the sandbox, which not every root has. */
@@ -379,16 +470,30 @@ static void open_as(const char *path, int flags, int number) {
     if (fd != number) close(fd);
 }
 
-static int oom_number(const char *oom) {
-    const char *number = strrchr(oom, ':');
-    if (!number) errno = EINVAL, die("oom %s", oom);
+/* The number of FILE:FD. */
+static int number_of(const char *file) {
+    const char *number = strrchr(file, ':');
+    if (!number) errno = EINVAL, die("file %s", file);
     return atoi(number + 1);
 }
 
-static void open_oom(char *oom) {
-    int number = oom_number(oom);
-    *strrchr(oom, ':') = 0;
-    open_as(oom, O_RDONLY, number);
+/* Nothing else is to get that number. */
+static void reserve(const char *file) {
+    if (file) open_as("/dev/null", O_PATH, number_of(file));
+}
+
+static void leave_open(char *file, int flags) {
+    if (!file) return;
+    int number = number_of(file);
+    *strrchr(file, ':') = 0;
+    open_as(file, flags | O_NOFOLLOW, number);
+}
+
+static void add_part(struct plan *plan, char *text, int shared) {
+    char *source = strchr(text, ':');
+    if (*text != '/' || !source || plan->parts == MAX_PARTS) errno = EINVAL, die("part %s", text);
+    *source++ = 0;
+    plan->part[plan->parts++] = (struct part){.path = text, .source = source, .shared = shared, .tree = -1};
 }
 
 static int matches(const char *argument, const char *name, const char **value) {
@@ -415,11 +520,14 @@ static char **parse(int argc, char **argv, struct plan *plan) {
         else if (matches(argv[i], "root", &value)) plan->root = value;
         else if (matches(argv[i], "userns", &value)) plan->userns = value;
         else if (matches(argv[i], "netns", &value)) plan->netns = value;
+        else if (matches(argv[i], "empty", &value)) plan->empty = value;
         else if (matches(argv[i], "oom", &value)) plan->oom = argv[i] + 4;
+        else if (matches(argv[i], "words", &value)) plan->words = argv[i] + 6;
         else if (matches(argv[i], "go", &value)) plan->go = atoi(value);
         else if (matches(argv[i], "unsynced", &value)) plan->unsynced = atoi(value);
         else if (matches(argv[i], "files", &value)) plan->files = strtoul(value, NULL, 10);
-        else if (matches(argv[i], "bind", &value) && plan->binds < MAX_BINDS) plan->bind[plan->binds++] = argv[i] + 5;
+        else if (matches(argv[i], "share", &value)) add_part(plan, argv[i] + 6, 1);
+        else if (matches(argv[i], "bind", &value)) add_part(plan, argv[i] + 5, 0);
         else if (matches(argv[i], "volume", &value) && plan->volumes < MAX_VOLUMES) plan->volume[plan->volumes++] = argv[i] + 7;
         else if (matches(argv[i], "inotify", &value)) plan->inotify = value;
         else if (matches(argv[i], "lower", &value) && plan->lowers < MAX_LAYERS) plan->lower[plan->lowers++] = value;
@@ -433,31 +541,35 @@ static char **parse(int argc, char **argv, struct plan *plan) {
 int main(int argc, char **argv) {
     struct plan plan = {0};
     char **runtime = parse(argc, argv, &plan);
-    if (!*runtime || plan.ids < ID_COUNT || !plan.lowers || !plan.upper || !plan.scratch || !plan.root || !plan.userns || !plan.netns)
+    if (!*runtime || plan.ids < ID_COUNT || !plan.lowers || !plan.upper || !plan.scratch || !plan.root || !plan.empty || !plan.userns || !plan.netns)
         errno = EINVAL, die("usage");
     die_with(plan.parent);
-    if (plan.oom) open_as("/dev/null", O_PATH, oom_number(plan.oom)); /* nothing else is to get that number */
+    reserve(plan.oom), reserve(plan.words);
     read_caps();
     if (unshare(CLONE_NEWNS)) die("unshare mount namespace");
     if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL)) die("private mounts");
     if (plan.mask && mount("tmpfs", plan.mask, "tmpfs", 0, "size=64k")) die("mask %s", plan.mask);
     struct holder holder;
     int userns = begin_namespaces(&plan, &holder);
+    open_parts(&plan);
+    own_devices(&plan);
+    mount_runtime(runtime[0]);
     await_go(&plan);
     mount_root(&plan, userns);
     int root = open_directory(plan.root);
-    /* volumes first: wherever the sandbox's links lead them, they never cover the system or the agent */
     for (int i = 0; i < plan.volumes; i++) mount_volume(&plan, root, plan.volume[i], userns);
-    for (int i = 0; i < plan.binds; i++) mount_bound(root, plan.bind[i]);
+    mount_parts(&plan, root);
     if (chdir("/")) die("chdir /");
     finish_namespaces(&plan, &holder);
     await_go(&plan);
     if (plan.go) close(plan.go);
     /* "0" is the writer itself: moving a single thread skips the kernel's global fork lock, which can cost 10 ms */
     for (int i = 0; i < plan.joins; i++) write_file(plan.join[i], "0");
-    if (plan.oom) open_oom(plan.oom);
+    leave_open(plan.oom, O_RDONLY);
+    leave_open(plan.words, O_WRONLY);
     if (plan.files) limit(RLIMIT_NOFILE, plan.files);
     forbid_cores();
     die_with(plan.parent);
-    run(&plan, root, runtime);
+    execv(runtime[0], runtime);
+    die("exec %s", runtime[0]);
 }

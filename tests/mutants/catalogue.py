@@ -443,14 +443,11 @@ MUTANTS = [
     ),
     # -- storage and volumes
     Mutant(
-        "a volume covers the system",
+        "a volume is mounted where links of the sandbox lead",
         "launcher/launcher.c",
-        "    for (int i = 0; i < plan.volumes; i++) mount_volume(&plan, root, plan.volume[i], userns);\n"
-        "    for (int i = 0; i < plan.binds; i++) mount_bound(root, plan.bind[i]);\n",
-        "    for (int i = 0; i < plan.binds; i++) mount_bound(root, plan.bind[i]);\n"
-        "    for (int i = 0; i < plan.volumes; i++) mount_volume(&plan, root, plan.volume[i], userns);\n",
-        "tests/providers/test_volumes.py::"
-        "test_a_link_at_the_mount_point_leads_nowhere_but_into_its_own_root[/usr-True]",
+        "RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | (across ? 0 : RESOLVE_NO_XDEV)",
+        "RESOLVE_IN_ROOT | (across ? 0 : RESOLVE_NO_XDEV)",
+        "tests/providers/test_volumes.py::test_no_link_is_followed_to_a_mount_point[/usr]",
     ),
     Mutant(
         "a link in a volume is followed",
@@ -803,15 +800,15 @@ MUTANTS = [
     Mutant(
         "a full sandbox has no room to start",
         "src/skerry/providers/local/pool.py",
-        "        btrfs.set_limit(path, None)\n",
+        "        btrfs.set_limit(path, max(limit, btrfs.charged(path)) + _START_ROOM)\n",
         "",
         "tests/providers/test_storage.py::test_a_sandbox_that_is_full_starts_again_and_can_be_cleared[stop]",
     ),
     Mutant(
         "a sandbox that was started again has no disk limit",
         "src/skerry/providers/local/pool.py",
-        "            btrfs.set_limit(path, otherwise if before is None else before)\n",
-        "            pass\n",
+        "        finally:\n            btrfs.set_limit(path, limit)\n",
+        "        finally:\n            pass\n",
         "tests/providers/test_storage.py::test_a_sandbox_that_is_full_starts_again_and_can_be_cleared[stop]",
     ),
     Mutant(
@@ -838,8 +835,8 @@ MUTANTS = [
     Mutant(
         "a runtime outlives who started it",
         "launcher/launcher.c",
-        "    die_with(plan.parent);\n    run(",
-        "    run(",
+        "    die_with(plan.parent);\n    execv(",
+        "    execv(",
         "tests/providers/test_local.py::test_the_launcher_and_the_runtime_die_with_who_started_them",
     ),
     # -- server: routes

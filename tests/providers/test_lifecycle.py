@@ -520,7 +520,7 @@ def test_a_sandbox_that_ends_without_good_words_has_failed(engine: Engine, words
     init = engine.store.read(sandbox_id).init
     assert init is not None
     init.kill(PATIENCE)
-    (engine.store.directory(sandbox_id) / "words").write_bytes(words)
+    ending.words_file(engine.store, sandbox_id).write_bytes(words)
     assert engine.get(sandbox_id).state is State.FAILED
 
 

@@ -197,6 +197,13 @@ def referenced(path: Path) -> int | None:
         return None
 
 
+def charged(path: Path) -> int:
+    """The bytes that the kernel compares with a subvolume's limit: what it refers to, and what is reserved in it."""
+    account = _qgroups(path) / f"0_{subvolume_id(path)}"
+    names = ("referenced", "rsv_data", "rsv_meta_pertrans", "rsv_meta_prealloc")
+    return sum(int((account / name).read_text()) for name in names)
+
+
 def forget_account(root: Path, subvolume: int) -> bool:
     """Remove the account of a subvolume that is gone; False while the kernel still takes it apart."""
     with _directory(root) as fd:

@@ -8,7 +8,6 @@ import resource
 from functools import cache
 from pathlib import Path
 
-from skerry.providers.local import hostlayer
 from skerry.providers.local.host import binary
 from skerry.providers.local.record import Record
 from skerry.providers.local.seccomp import oci_rules
@@ -61,12 +60,6 @@ def _mounts(memory: int) -> list[dict[str, object]]:
         _mount("/dev/shm", "tmpfs", "noexec", "nodev", "mode=1777", f"size={shm}"),
         _mount("/sys", "sysfs", "noexec", "nodev", "ro"),
     ]
-
-
-def binds(record: Record) -> list[tuple[str, str]]:
-    """What the launcher binds read-only into the root, as (path inside, source on this machine)."""
-    system = hostlayer.mounts() if record.host else []
-    return [*((path, path) for path in system), (AGENT, binary("agent"))]
 
 
 def configuration(record: Record, root: Path, runtime: str) -> dict[str, object]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import time
 from collections.abc import Iterator
@@ -13,8 +14,10 @@ from skerry.core.errors import SandboxFailed
 from skerry.core.models import SandboxSpec, State
 from skerry.providers.local import hostlayer
 from skerry.providers.local.record import Record
+from skerry.providers.local.store import Store
 from skerry.wire import LAST_WORDS_LIMIT, FieldError, FrameError, LastWords, parse_last_words
 
+log = logging.getLogger("skerry.local")
 ARCHIVE_RETRY = 3600.0
 """How long sweeps leave one alone that could not be archived: each attempt may read all its files."""
 AGENTS_OWN = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
@@ -30,18 +33,31 @@ def noticed(sandbox_id: str) -> Iterator[None]:
         raise SandboxFailed(f"sandbox {sandbox_id} has just ended") from error
 
 
-def read_words(path: Path) -> LastWords | None:
+def words_file(store: Store, sandbox_id: str) -> Path:
+    """What a sandbox's agent may write to: alone in a tree of the storage, which limits it."""
+    return store.home / "pool/words" / sandbox_id / "words"
+
+
+def old_words_file(store: Store, sandbox_id: str) -> Path:
+    """The same, of an agent that was started by Skerry 0.1."""
+    return store.directory(sandbox_id) / "words"
+
+
+def read_words(store: Store, sandbox_id: str) -> LastWords | None:
     """What the agent has left; None where it left nothing that makes sense: it is the sandbox's word."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        return None
-    with open(fd, "rb") as file:
-        data = file.read(LAST_WORDS_LIMIT + 1)
-    try:
-        return parse_last_words(data)
-    except (FrameError, FieldError):
-        return None
+    for path in (old_words_file(store, sandbox_id), words_file(store, sandbox_id)):
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            with open(fd, "rb") as file:
+                return parse_last_words(file.read(LAST_WORDS_LIMIT + 1))
+        except FileNotFoundError:
+            continue
+        except (FrameError, FieldError):
+            return None
+        except OSError as error:  # a damaged disk: nothing is known of the end then, which is a failure
+            log.warning("the last words of sandbox %s cannot be read: %s", sandbox_id, error)
+            return None
+    return None
 
 
 def with_variables(record: Record, words: LastWords | None) -> Record:

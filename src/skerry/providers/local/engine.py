@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import secrets
 import threading
 import time
@@ -28,7 +29,7 @@ from skerry.core.errors import (
     Unsupported,
 )
 from skerry.core.models import Event, Resources, SandboxInfo, SandboxSpec, State, Usage
-from skerry.providers.local import ending, launch, network
+from skerry.providers.local import ending, fixtures, launch, network
 from skerry.providers.local import record as records
 from skerry.providers.local.bases import Base, find_base
 from skerry.providers.local.cgroup import Cgroups
@@ -47,6 +48,10 @@ from skerry.providers.local.store import KeyTaken, Store, new_id
 from skerry.providers.local.sweeping import KILL_TIMEOUT, Sweeping, trying
 from skerry.providers.local.templates import Templates
 from skerry.providers.local.volumes import Volumes
+from skerry.wire import LAST_WORDS_LIMIT
+
+_WORDS_ROOM = 2 * LAST_WORDS_LIMIT
+"""What an agent may take of the disk for its last words."""
 
 
 class Engine:
@@ -193,7 +198,7 @@ class Engine:
 
     def _room_to_start(self, record: Record, upper: Path) -> AbstractContextManager[None]:
         """overlayfs makes a directory of its own at every start: one that cannot, in a full layer, is read-only."""
-        return self.storage.unlimited(upper, upper_limit(record)) if upper.exists() else nullcontext()
+        return self.storage.extended(upper, upper_limit(record)) if upper.exists() else nullcontext()
 
     def upper(self, sandbox_id: str) -> Path:
         """What a sandbox wrote."""
@@ -204,7 +209,10 @@ class Engine:
         return launch.Disk(
             lowers=tuple(self.store.home / layer for layer in record.lowers),
             upper=upper,
+            words=ending.words_file(self.store, record.id),
+            agent=fixtures.agent(self.store),
             make=lambda: self.make_upper(record),
+            make_words=lambda: self._make_words(record.id),
             volumes=self.volumes.attach(record),
         )
 
@@ -221,6 +229,21 @@ class Engine:
         for name in ("u", "w"):
             (upper / name).mkdir(mode=0o755)
         upper.chmod(0o755)
+
+    def _make_words(self, sandbox_id: str) -> None:
+        """An empty file for the agent's last words, in a tree that limits its size. Raises DiskFull, OSError."""
+        file, storage = ending.words_file(self.store, sandbox_id), self.storage
+        if file.parent.exists():
+            storage.remove(file.parent)  # a full one cannot even be cleared
+        storage.create(file.parent, _WORDS_ROOM if storage.default_limit() is not None else None)
+        ending.old_words_file(self.store, sandbox_id).unlink(missing_ok=True)
+        os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+
+    def remove_words(self, sandbox_id: str) -> None:
+        """Forget the last words of a sandbox of which nothing runs; should they stay, the next start clears them."""
+        ending.old_words_file(self.store, sandbox_id).unlink(missing_ok=True)
+        with trying(f"the last words of sandbox {sandbox_id}"):
+            self.storage.remove(ending.words_file(self.store, sandbox_id).parent)
 
     @contextmanager
     def changing(self, sandbox_id: str, operation: str, *allowed: State) -> Iterator[tuple[Record, FileLock]]:
@@ -530,6 +553,7 @@ class Engine:
         with trying(f"the files of sandbox {record.id}"):
             for tree in (self.upper(record.id), *restoring_trees(self.upper(record.id))):
                 self.storage.remove(tree)
+            self.remove_words(record.id)
         self.store.forget(record)
         with trying(f"what only sandbox {record.id} needed"):
             used = snapshots_in((*record.lowers, *((record.seed,) if record.seed else ())))

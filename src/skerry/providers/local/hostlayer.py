@@ -1,6 +1,6 @@
 """The `host` template: this machine's own system files, read-only, over a small /etc made here.
 
-/usr is bound as it is, without a mapping of ids, so files that only the machine's root may read stay unreadable for
+/usr is shared as it is, without a mapping of ids, so files that only the machine's root may read stay unreadable for
 the sandbox's root. Nothing else of the machine is visible: /etc is built from a list of public files.
 """
 
@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
+import select
 import shutil
 import stat
+import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 from skerry.providers.local.locks import FileLock
 from skerry.providers.local.store import Store
@@ -105,11 +110,65 @@ def environment() -> dict[str, str]:
 
 @cache
 def mounts() -> list[str]:
-    """The machine's directories that are bound read-only: /usr, and the old top-level ones where they are no links."""
+    """The machine's directories that are shared read-only: /usr, and the old top-level ones where they are no links."""
     return [
         "/usr",
         *(f"/{name}" for name in _SYSTEM_LINKS if os.path.isdir(f"/{name}") and not os.path.islink(f"/{name}")),
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Something of this machine that is shared read-only, at the same path inside."""
+
+    path: str
+    how: Literal["share", "bind"]
+    """`share`: by an overlay, with inodes of the sandbox's own; `bind`: the machine's inodes."""
+
+
+class _MountTable:
+    """What is mounted below `mounts`; read again only when the kernel says that something has changed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # protects all of it: the kernel tells each change once
+        self._reader = -1
+        self._poll = select.poll()
+        self._process = 0
+        self._parts: list[Part] = []
+
+    def parts(self) -> list[Part]:
+        """Each after those it lies in. Raises OSError."""
+        with self._lock:
+            if self._process != os.getpid():  # a fork shares the descriptor, and what is told to it
+                self._reader = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
+                self._poll = select.poll()
+                self._poll.register(self._reader, select.POLLPRI)
+                self._process, self._parts = os.getpid(), self._read()
+            elif self._poll.poll(0):
+                self._parts = self._read()
+            return self._parts
+
+    def _read(self) -> list[Part]:
+        os.lseek(self._reader, 0, os.SEEK_SET)
+        with open(self._reader, "rb", closefd=False) as file:
+            lines = file.read().splitlines()
+        tops, below = mounts(), dict[str, Part]()
+        for line in lines:
+            before, _, after = line.partition(b" - ")
+            path = os.fsdecode(re.sub(rb"\\([0-7]{3})", lambda found: bytes([int(found[1], 8)]), before.split()[4]))
+            if path.startswith(tuple(f"{top}/" for top in tops)) and ":" not in path:
+                # overlayfs takes directories, and no automounts
+                plain = os.path.isdir(path) and after.split()[0] != b"autofs"
+                below[path] = Part(path, "share" if plain else "bind")
+        return [*(Part(top, "share") for top in tops), *sorted(below.values(), key=lambda part: part.path)]
+
+
+_table = _MountTable()
+
+
+def parts() -> list[Part]:
+    """What is shared: `mounts`, and what is mounted below them, each after those it lies in. Raises OSError."""
+    return _table.parts()
 
 
 def layer(store: Store) -> Path:

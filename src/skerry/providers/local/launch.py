@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import re
@@ -16,24 +17,28 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from skerry.core.errors import DiskFull, ProviderUnavailable, SandboxFailed, Timeout
+from skerry.core.errors import Conflict, DiskFull, ProviderUnavailable, SandboxFailed, Timeout
 from skerry.core.handshake import hello_frame, parse_hello
 from skerry.providers.local import hostlayer
-from skerry.providers.local.bundle import binds, configuration, open_file_limit
+from skerry.providers.local.bundle import configuration, open_file_limit
 from skerry.providers.local.cgroup import Cgroups
 from skerry.providers.local.ending import idle_limit
 from skerry.providers.local.host import ProcessId, binary
 from skerry.providers.local.locks import FileLock
 from skerry.providers.local.record import Record, variables
-from skerry.providers.local.store import NETNS, ROOT, USERNS, host_id
+from skerry.providers.local.store import EMPTY, NETNS, ROOT, USERNS, host_id
 from skerry.wire import Boot, Decoder, FrameError, Hello, Type, encode_frame
 
 READY_TIMEOUT = 30.0
+AGENT_DIRECTORY = "/.skerry"
+_REFUSED = "refused: "
+"""What the launcher's word of something in the sandbox's own files begins with."""
 INOTIFY_INSTANCES = 128
 _LOCK_FD, _GO_FD = 21, 22
+_READ_ONLY = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 _ENVIRONMENT = {
     "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
-    # The runtime runs from the read-only bind of /usr, so it need not copy and re-execute itself to be safe from being
+    # The runtime runs from a read-only mount, so it need not copy and re-execute itself to be safe from being
     # overwritten by what it starts: that costs 3 ms.
     "_LIBCONTAINER_CLONED_BINARY": "1",
 }
@@ -62,11 +67,6 @@ class Layout:
     @property
     def log(self) -> Path:
         return self.directory / "launch.log"
-
-    @property
-    def words(self) -> Path:
-        """The agent's last words; not cleared with the rest, since they say why it ended."""
-        return self.directory / "words"
 
     @property
     def pid_file(self) -> Path:
@@ -109,8 +109,14 @@ class Disk:
     """Read-only layers, topmost first."""
     upper: Path
     """Holds u/, the writable layer, and w/, overlayfs's own."""
+    words: Path
+    """A file, limited in size, for the agent's last words."""
+    agent: Path
+    """The directory that has the agent and nothing else."""
     make: Callable[[], None]
     """Makes the upper where it is not there yet; called while the launcher makes the namespaces."""
+    make_words: Callable[[], None]
+    """Makes `words`, empty; called while the launcher mounts the layers."""
     volumes: tuple[Mount, ...] = ()
     """In the order in which they are mounted."""
 
@@ -174,14 +180,13 @@ def _launch(
 ) -> Hello:
     """Start the launcher, exchange greetings with the agent over `client`, and see the runtime end well."""
     layout = Layout(directory=directory)
-    boot = os.memfd_create("boot", os.MFD_CLOEXEC)
-    words = os.open(layout.words, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    boot = os.memfd_create("boot", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     ready, go = os.pipe2(os.O_CLOEXEC)
     try:
         with address(layout.socket) as name, socket.socket(socket.AF_UNIX) as listener:
             listener.bind(name)
             listener.listen(128)
-            inherited = {listener.fileno(): 3, boot: 4, words: 6, ready: _GO_FD, lock.fileno(): _LOCK_FD}
+            inherited = {listener.fileno(): 3, boot: 4, ready: _GO_FD, lock.fileno(): _LOCK_FD}
             launcher = _spawn(_arguments(record, layout, disk, runtime, cgroups), environment(runtime), inherited)
             try:
                 # Meanwhile the launcher makes the namespaces, and then mounts the layers.
@@ -189,11 +194,13 @@ def _launch(
                     layout.make_scratch(lowers=len(disk.lowers))
                     disk.make()
                     os.write(go, b"!")
+                    disk.make_words()
                     cgroups.create(record.id, record.limits)
                     layout.bundle.mkdir()
                     (layout.bundle / "config.json").write_text(json.dumps(configuration(record, ROOT, runtime[0])))
                 os.write(boot, _boot_frame(record))
                 os.lseek(boot, 0, os.SEEK_SET)
+                fcntl.fcntl(boot, fcntl.F_ADD_SEALS, _READ_ONLY)
                 os.write(go, b"!")
                 # The socket listens already: the greeting waits in it until the agent is there to read it.
                 client.connect(name)
@@ -204,7 +211,7 @@ def _launch(
                 _reap(launcher, kill=True)
                 raise
     finally:
-        for fd in (boot, words, ready, go):
+        for fd in (boot, ready, go):
             os.close(fd)
     if _reap(launcher) != 0:
         raise _not_started(layout)
@@ -240,7 +247,7 @@ def _boot_frame(record: Record) -> bytes:
 
 def _arguments(record: Record, layout: Layout, disk: Disk, runtime: tuple[str, str], cgroups: Cgroups) -> list[str]:
     assert record.slot is not None and record.limits.pids is not None
-    kind, path = runtime
+    kind, program = runtime
     state = layout.directory / "runtime"
     launcher = [
         binary("launcher"),
@@ -250,15 +257,18 @@ def _arguments(record: Record, layout: Layout, disk: Disk, runtime: tuple[str, s
         f"inotify={INOTIFY_INSTANCES}",
         f"files={open_file_limit(record.limits.pids)}",
         f"oom={cgroups.oom_file(record.id)}:5",
+        f"words={disk.words}:6",
         f"go={_GO_FD}",
         *(f"lower={layer}" for layer in disk.lowers),
         f"upper={disk.upper}",
         f"scratch={layout.scratch}",
         f"root={ROOT}",
+        f"empty={EMPTY}",
         f"unsynced={int(record.spec.unsynced)}",
         f"userns={USERNS}",
         f"netns={NETNS}",
-        *(f"bind={path}:{source}" for path, source in binds(record)),
+        *(f"{part.how}={part.path}:{part.path}" for part in (hostlayer.parts() if record.host else ())),
+        f"share={AGENT_DIRECTORY}:{disk.agent}",
         *(mount.argument() for mount in disk.volumes),
     ]
     if kind == "crun":
@@ -270,8 +280,7 @@ def _arguments(record: Record, layout: Layout, disk: Disk, runtime: tuple[str, s
     if kind == "crun":
         options.append("--cgroup-manager=disabled")
     run = ["run", "-d", "--preserve-fds", "4", "--pid-file", str(layout.pid_file), "-b", str(layout.bundle), record.id]
-    bound = f"{ROOT}{path}" if kind == "crun" and record.host and path.startswith("/usr/") else path
-    return [*launcher, bound, *options, *run]
+    return [*launcher, program, *options, *run]
 
 
 def environment(runtime: tuple[str, str]) -> dict[str, str]:
@@ -342,8 +351,14 @@ def _receive(client: socket.socket, launcher: int, layout: Layout) -> bytes:
     return data
 
 
-def _not_started(layout: Layout) -> SandboxFailed:
-    return SandboxFailed(f"the sandbox did not start: {_last_words(layout)}", hint="run `skerry doctor`")
+def _not_started(layout: Layout) -> SandboxFailed | Conflict:
+    said = _last_words(layout)
+    if said.startswith(_REFUSED):
+        return Conflict(
+            f"the sandbox cannot start: {said.removeprefix(_REFUSED)}",
+            hint="mount volumes at paths without links; a snapshot of a sandbox that cannot start has its files",
+        )
+    return SandboxFailed(f"the sandbox did not start: {said}", hint="run `skerry doctor`")
 
 
 def _exit_status(pid: int) -> int:

@@ -21,7 +21,6 @@ from skerry.core.errors import Conflict, Corrupted, InvalidArgument, SandboxFail
 from skerry.core.models import Changes, SandboxInfo, State
 from skerry.providers.local import control, ending
 from skerry.providers.local.bases import Base, find_base
-from skerry.providers.local.launch import Layout
 from skerry.providers.local.limits import merge
 from skerry.providers.local.locks import FileLock
 from skerry.providers.local.record import Record
@@ -197,7 +196,7 @@ class Lifecycle:
         if record.slot is None:  # whoever started it may have died before it was noted
             record = dataclasses.replace(record, slot=engine.store.slot_of(record.id))
         # Words of an agent that the record no longer has were heard when it was ended.
-        words = None if record.init is None else ending.read_words(self._layout(record).words)
+        words = None if record.init is None else ending.read_words(engine.store, record.id)
         return ending.stopped(engine.halt(ending.with_variables(record, words)), words)
 
     def _start(
@@ -227,11 +226,8 @@ class Lifecycle:
         """The change is complete. Last words are of no use from here on; should they stay, the next start clears it."""
         record = self._engine.finish(record, state, *events)
         if state is not State.PAUSED and state is not State.RUNNING:
-            self._layout(record).words.unlink(missing_ok=True)
+            self._engine.remove_words(record.id)
         return record
-
-    def _layout(self, record: Record) -> Layout:
-        return Layout(directory=self._engine.store.directory(record.id))
 
     def require_files(self, record: Record) -> None:
         """Raises Corrupted where something of its files is missing: an empty sandbox is not what was left."""

@@ -31,6 +31,8 @@ to delete some of it."""
 _MOUNT_OPTIONS = "loop,noatime,commit=5,discard=async"
 _RESERVE = 16 << 20
 """Of the disk under a pool: when that is full, the pool fails as a whole, so nothing new begins near the end."""
+_START_ROOM = 4 << 20
+"""What a sandbox may take beyond its limit while it starts."""
 _SWEEP_EVERY = 64
 _SWEEP_MOST = 256
 
@@ -119,16 +121,17 @@ class BtrfsStorage(Storage):
         btrfs.set_limit(path, limit)
 
     @contextmanager
-    def unlimited(self, path: Path, otherwise: int | None) -> Iterator[None]:
-        if not self._has_limits():
+    def extended(self, path: Path, otherwise: int | None) -> Iterator[None]:
+        before = btrfs.limit(path) if self._has_limits() else None
+        limit = otherwise if before is None else before
+        if limit is None or not self._has_limits():
             yield
             return
-        before = btrfs.limit(path)
-        btrfs.set_limit(path, None)
+        btrfs.set_limit(path, max(limit, btrfs.charged(path)) + _START_ROOM)
         try:
             yield
         finally:
-            btrfs.set_limit(path, otherwise if before is None else before)
+            btrfs.set_limit(path, limit)
 
     def used(self, path: Path) -> int | None:
         return btrfs.referenced(path)

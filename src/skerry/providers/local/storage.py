@@ -4,6 +4,7 @@
     SKERRY_HOME/pool/snapshots/ID     the same, as it was; read-only
     SKERRY_HOME/pool/volumes/NAME     a volume's files
     SKERRY_HOME/pool/layers/DIGEST    u/: what a template's build left; read-only
+    SKERRY_HOME/pool/words/ID         words: what the agent of a sandbox that runs may leave
     SKERRY_HOME/pool/gone/N           a subvolume that was deleted and whose account is still to be removed
     SKERRY_HOME/pool.img              the file system behind pool/, where the disk itself is not btrfs
 

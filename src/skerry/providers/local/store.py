@@ -50,6 +50,8 @@ FIRST_ID = 0x7000_0000
 RUN = Path("/run/skerry")
 ROOT = RUN / "root"
 """Where each sandbox's root is mounted, in its own mount namespace; on the machine itself it stays empty."""
+EMPTY = RUN / "empty"
+"""A directory with nothing in it, for overlays of one layer."""
 USERNS, NETNS = RUN / "userns", RUN / "netns"
 """Where each launcher mounts its sandbox's user and network namespace; on the machine itself empty files."""
 
@@ -93,7 +95,7 @@ class Store:
         try:
             # 0700: files a sandbox's root makes setuid must be out of reach for the machine's other users
             self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for path in (RUN, ROOT):
+            for path in (RUN, ROOT, EMPTY):
                 path.mkdir(mode=0o755, exist_ok=True)
             for path in (USERNS, NETNS):
                 path.touch()

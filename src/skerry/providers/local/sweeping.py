@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from skerry.core.errors import Corrupted, NewerVersion, SandboxNotFound, SkerryError
 from skerry.core.models import State
-from skerry.providers.local import ending, launch, network
+from skerry.providers.local import ending, network
 from skerry.providers.local.record import Record
 from skerry.providers.local.storage import release_lost_pools, remove_tree
 from skerry.providers.local.store import is_id
@@ -75,12 +75,12 @@ class Sweeping:
     def _storage(self) -> None:
         engine = self._engine
         storage = engine.storage
-        for upper in list(storage.uppers.iterdir()):
-            sandbox_id = upper.name.partition("~")[0]  # of a restore: see restoring_trees
-            # a folder comes before its upper and goes after it
+        for tree in [*storage.uppers.iterdir(), *storage.words.iterdir()]:
+            sandbox_id = tree.name.partition("~")[0]  # of a restore: see restoring_trees
+            # a folder comes before its trees and goes after them
             if is_id(sandbox_id) and not self._store.directory(sandbox_id).exists():
                 with trying(f"the files of sandbox {sandbox_id}"):
-                    storage.remove(upper)
+                    storage.remove(tree)
         for what, sweep in (
             ("snapshots that nobody needs", engine.snapshots.sweep),
             ("volumes that nobody needs", engine.volumes.sweep),
@@ -145,7 +145,7 @@ class Sweeping:
     def _note_end(self, record: Record) -> Record:
         """Its first process is gone, and no client asked for it: stopped (inactivity, SIGTERM), or failed."""
         engine = self._engine
-        words = ending.read_words(launch.Layout(directory=self._store.directory(record.id)).words)
+        words = ending.read_words(self._store, record.id)
         if ending.inactive(record, words) or ending.terminated(words):
             return engine.begin(record, "stop", state=State.STOPPING)
         failed = dataclasses.replace(

@@ -31,6 +31,7 @@ class Storage(ABC):
         self.kept = self.root / "snapshots"
         self.volumes = self.root / "volumes"
         self.layers = self.root / "layers"
+        self.words = self.root / "words"
 
     def lock(self) -> FileLock:
         """Protects the choice of a storage, the making of it, mounting and unmounting."""
@@ -53,7 +54,7 @@ class Storage(ABC):
                 path.mkdir(mode=0o700, exist_ok=True)
 
     def _directories(self) -> tuple[Path, ...]:
-        return (self.uppers, self.kept, self.volumes, self.layers)  # the last one tells that all are there
+        return (self.uppers, self.kept, self.volumes, self.layers, self.words)  # the last one tells that all are there
 
     @abstractmethod
     def require_limits(self, option: str) -> None:
@@ -83,8 +84,8 @@ class Storage(ABC):
         """Raises Unsupported, OSError."""
 
     @contextmanager
-    def unlimited(self, path: Path, otherwise: int | None) -> Iterator[None]:
-        """A tree has no limit meanwhile, and then that from before, or `otherwise` where somebody died in between."""
+    def extended(self, path: Path, otherwise: int | None) -> Iterator[None]:
+        """A tree, full or not, has a little more room meanwhile, and then the limit from before, or `otherwise`."""
         yield
 
     @abstractmethod
