@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import fcntl
+import ipaddress
 import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from skerry import Sandbox
+from skerry.providers.local import network
 from skerry.providers.local.engine import Engine
 from skerry.providers.local.host import binary
 from tests.isolation.conftest import Attack
@@ -33,10 +37,18 @@ def opened() -> Iterator[Sandbox]:
         yield sandbox
 
 
-def connect(sandbox: Sandbox, host: str, port: int) -> str:
+def connect(sandbox: Sandbox, host: str, port: int, user: str = "user") -> str:
     code = "import socket, sys\ntry: socket.create_connection((sys.argv[1], int(sys.argv[2])), 2); print('BREACH')\n"
     code += "except OSError as e: print('blocked', e)"
-    return sandbox.exec(["python3", "-c", code, host, str(port)], timeout=20).stdout
+    return sandbox.exec(["python3", "-c", code, host, str(port)], timeout=20, user=user).stdout
+
+
+def eventually(true: Callable[[], bool], within: float = 60.0) -> bool:
+    until = time.monotonic() + within
+    while not true():
+        if time.monotonic() > until:
+            return False
+    return True
 
 
 def test_without_network_nothing_is_reached(attack: Attack, listener: int) -> None:
@@ -85,19 +97,39 @@ def test_open_network_does_not_reach_the_machine(opened: Sandbox, listener: int)
         assert connect(opened, host, listener).startswith("blocked")
 
 
-PRIVATE = ("10.251.77.2", "172.29.77.2", "192.168.251.2", "169.254.77.2", "100.100.77.2")
+PRIVATE = (
+    *("10.251.78.2", "172.29.77.2", "192.168.251.2", "169.254.77.2", "100.100.77.2", "198.18.77.2", "192.88.99.2"),
+    "168.63.129.16",
+)
+DIRECT = "11.251.78.2"
 PUBLIC = "11.251.77.2"
+SERVER = """
+import socket, threading
+datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+datagrams.bind(("11.251.77.2", 8000))
+def answer():
+    count = 0
+    while True:
+        data, client = datagrams.recvfrom(100)
+        count += 1
+        if data == b"?":
+            datagrams.sendto(str(count).encode(), client)
+threading.Thread(target=answer, daemon=True).start()
+server = socket.create_server(("", 8000), backlog=4096)
+print("up", flush=True)
+while True:
+    server.accept()
+"""
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def lan() -> Iterator[int]:
-    """A machine of the test's own, in a network namespace, that has all of these addresses; its server's port."""
+    """A machine of the test's own, in a network namespace, that has all of these addresses; its server's port.
+
+    This machine has an address in DIRECT's network. The way to the others leads through a gateway.
+    """
     name = f"sktest{os.getpid()}"
     link = f"skt{os.getpid() % 10**6}"
-    addresses = (*PRIVATE, PUBLIC)
-    server = (
-        "import socket, time\ns = socket.create_server(('', 8000)); print('up', flush=True)\nwhile True: s.accept()"
-    )
     inside = ["ip", "netns", "exec", name]
 
     def ip(command: list[str], lines: list[str]) -> None:
@@ -110,10 +142,13 @@ def lan() -> Iterator[int]:
 
     subprocess.run(["ip", "netns", "add", name], check=True)
     try:
-        outside = [f"addr add {address[:-1]}1/30 dev {link}" for address in addresses]
-        ip([], [f"link add {link} type veth peer name eth0 netns {name}", *outside, f"link set {link} up"])
-        ip(inside, [*(f"addr add {address}/30 dev eth0" for address in addresses), "link set eth0 up"])
-        with subprocess.Popen([*inside, sys.executable, "-c", server], stdout=subprocess.PIPE, text=True) as running:
+        outside = [f"addr add {address}/30 dev {link}" for address in ("10.251.77.1", "11.251.78.1")]
+        routes = [f"route add {address}/32 via 10.251.77.2" for address in (*PRIVATE, PUBLIC)]
+        ip([], [f"link add {link} type veth peer name eth0 netns {name}", *outside, f"link set {link} up", *routes])
+        own = [f"addr add {address}/32 dev lo" for address in (*PRIVATE, PUBLIC)]
+        near = [f"addr add {address}/30 dev eth0" for address in ("10.251.77.2", DIRECT)]
+        ip(inside, ["link set lo up", *own, *near, "link set eth0 up", "route add default via 10.251.77.1"])
+        with subprocess.Popen([*inside, sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True) as running:
             try:
                 assert running.stdout is not None and running.stdout.readline() == "up\n"
                 yield 8000
@@ -123,12 +158,110 @@ def lan() -> Iterator[int]:
         subprocess.run(["ip", "netns", "del", name], check=True)
 
 
-def test_open_network_does_not_reach_private_ranges(opened: Sandbox, lan: int) -> None:
+@pytest.mark.parametrize("user", ["user", "root"])
+def test_open_network_does_not_reach_private_ranges(opened: Sandbox, lan: int, user: str) -> None:
     """The same machine under another address is reached, so it is the range that is refused."""
-    assert connect(opened, PUBLIC, lan).startswith("BREACH")
+    assert connect(opened, PUBLIC, lan, user).startswith("BREACH")
     for host in PRIVATE:
         socket.create_connection((host, lan), 5).close()  # the machine itself gets there
-        assert connect(opened, host, lan).startswith("blocked")
+        assert connect(opened, host, lan, user).startswith("blocked"), host
+
+
+def test_open_network_does_not_reach_a_public_network_that_the_machine_is_in(lan: int) -> None:
+    with Sandbox.create(network="open", timeout=300) as sandbox:
+        socket.create_connection((DIRECT, lan), 5).close()
+        assert connect(sandbox, PUBLIC, lan).startswith("BREACH")
+        assert connect(sandbox, DIRECT, lan).startswith("blocked")
+
+
+def test_networks_of_examples_are_refused_but_where_they_are_the_internet() -> None:
+    link = {"dst": "11.1.2.0/24", "dev": "eth0", "protocol": "kernel", "scope": "link", "prefsrc": "11.1.2.3"}
+    ordinary = [{"dst": "default", "gateway": "11.1.2.1", "dev": "eth0"}, link]
+    laboratory = [
+        {"dst": "default", "gateway": "192.0.2.1", "dev": "eth0"},
+        {**link, "dst": "192.0.2.0/24", "prefsrc": "192.0.2.2"},
+        {"dst": "0.0.0.0/1", "dev": "wg0", "scope": "link"},
+    ]
+
+    def reached(address: str, routes: list[dict[str, str]]) -> bool:
+        return not any(ipaddress.ip_address(address) in each for each in network.refused(routes))
+
+    for address in ("192.0.2.9", "198.51.100.9", "203.0.113.9", "11.1.2.9"):
+        assert not reached(address, ordinary)
+    assert reached("11.1.3.9", ordinary)
+    assert reached("203.0.113.9", laboratory)
+    assert reached("8.8.8.8", laboratory)
+    assert not reached("192.0.2.9", laboratory)
+
+
+def tracked() -> int:
+    """Connections that this machine follows."""
+    return int(Path("/proc/sys/net/netfilter/nf_conntrack_count").read_text())
+
+
+FLOOD = """
+import socket, sys
+sent = 0
+for number in range(40):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as flood:
+        for port in range(9000, 9500):
+            flood.sendto(b"x", (sys.argv[1], port))
+            sent += 1
+print(sent)
+"""
+
+
+@pytest.mark.parametrize("user", ["user", "root"])
+def test_open_network_does_not_fill_the_machine_s_table_of_connections(lan: int, user: str) -> None:
+    with Sandbox.create(network="open", timeout=300) as sandbox, Sandbox.create(network="open", timeout=300) as other:
+        before = tracked()
+        start = time.monotonic()
+        flood = sandbox.exec(["python3", "-c", FLOOD, PUBLIC], user=user, timeout=60)
+        assert flood.stdout == "20000\n"
+        begun = 500 + 50 * (time.monotonic() - start)
+        assert tracked() - before < begun + 100
+        # another sandbox, and a third made now, which writes the rules again, begin theirs as before
+        assert connect(other, PUBLIC, lan).startswith("BREACH")
+        with Sandbox.create(network="open", timeout=300) as third:
+            assert connect(third, PUBLIC, lan).startswith("BREACH")
+        sandbox.exec(["python3", "-c", FLOOD, PUBLIC], user=user, timeout=60)
+        begun = 500 + 50 * (time.monotonic() - start)
+        assert tracked() - before < begun + 200
+        # and so does the first, a little later
+        assert eventually(lambda: connect(sandbox, PUBLIC, lan).startswith("BREACH"))
+
+
+def test_a_sandbox_keeps_no_more_connections_than_its_share(lan: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a smaller share than the real one, which takes a minute to use up."""
+    monkeypatch.setattr(network, "TRACKED", 200)
+    code = (
+        "import socket, sys\nheld, failed = [], 0\n"
+        "while failed < 3:\n"
+        " s = socket.socket(); s.settimeout(0.8)\n"
+        " try: s.connect((sys.argv[1], 8000)); held.append(s)\n"
+        " except TimeoutError: failed += 1\n"
+        "print(len(held), flush=True)\n"
+    )
+    with Sandbox.create(network="open", timeout=300) as sandbox:
+        # an earlier sandbox with the same address has an entry with the real share
+        subprocess.run(["nft", "flush", "set", "inet", "skerry", "tracked"], check=True)
+        for _ in range(2):  # those of a program that has ended are nobody's
+            many = sandbox.exec(["python3", "-c", code, PUBLIC], timeout=60)
+            assert 190 < int(many.stdout) <= 200, many.stderr
+
+
+def test_one_way_datagrams_of_one_socket_are_not_slowed(lan: int) -> None:
+    code = (
+        "import socket, sys, time\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(10)\n"
+        "s.connect((sys.argv[1], 8000))\n"
+        "for _ in range(100):\n"
+        " for _ in range(20): s.send(b'.')\n"
+        " time.sleep(0.01)\n"
+        "s.send(b'?'); print(s.recv(10).decode())"
+    )
+    with Sandbox.create(network="open", timeout=300) as sandbox:
+        done = sandbox.exec(["python3", "-c", code, PUBLIC], timeout=30)
+        assert int(done.stdout) > 1800, done.stderr
 
 
 def test_open_sandboxes_do_not_reach_each_other(opened: Sandbox) -> None:

@@ -437,9 +437,44 @@ MUTANTS = [
     Mutant(
         "an open sandbox reaches private ranges",
         "src/skerry/providers/local/network.py",
-        '        iifname "{PREFIX}*" ip daddr {{ {_BLOCKED} }} reject with icmpx admin-prohibited\n',
+        '        iifname "{PREFIX}*" ip daddr {{ {ranges} }} reject with icmpx admin-prohibited\n',
         "",
-        "tests/isolation/test_network.py::test_open_network_does_not_reach_private_ranges",
+        "tests/isolation/test_network.py::test_open_network_does_not_reach_private_ranges[user]",
+    ),
+    Mutant(
+        "an open sandbox reaches a public network that the machine is in",
+        "src/skerry/providers/local/network.py",
+        "collapse_addresses([*private, *connected])",
+        "collapse_addresses(private)",
+        "tests/isolation/test_network.py::test_open_network_does_not_reach_a_public_network_that_the_machine_is_in",
+    ),
+    Mutant(
+        "an open sandbox begins any number of connections",
+        "src/skerry/providers/local/network.py",
+        "{NEW_AT_ONCE} packets }} drop\n",
+        "{NEW_AT_ONCE} packets }}\n",
+        "tests/isolation/test_network.py::test_open_network_does_not_fill_the_machine_s_table_of_connections[user]",
+    ),
+    Mutant(
+        "an open sandbox has any number of connections",
+        "src/skerry/providers/local/network.py",
+        "ct count over {TRACKED} }} drop\n",
+        "ct count over {TRACKED} }}\n",
+        "tests/isolation/test_network.py::test_a_sandbox_keeps_no_more_connections_than_its_share",
+    ),
+    Mutant(
+        "a process sets the limit with which core handlers run",
+        "tools/gen_seccomp.py",
+        "setting_or_reading(policy.CORE, pretended, refused)",
+        "answer(ALLOW)",
+        "tests/isolation/test_crashes.py::test_the_limit_of_cores_stays_at_the_one_that_calls_no_handler[user-setrlimit]",
+    ),
+    Mutant(
+        "a sandbox uses up the machine's terminals",
+        "src/skerry/providers/local/bundle.py",
+        ', f"max={TERMINALS}"),',
+        "),",
+        "tests/isolation/test_bombs.py::test_terminal_bomb_takes_nothing_from_the_neighbour_or_the_machine[user]",
     ),
     # -- storage and volumes
     Mutant(
@@ -1068,8 +1103,8 @@ MUTANTS = [
     Mutant(
         "webhooks reach private networks",
         "src/skerry/server/webhooks.py",
-        "    if not private and not _public(address):\n",
-        "    if private and not _public(address):\n",
+        "    if not private and not is_public(address):\n",
+        "    if private and not is_public(address):\n",
         "tests/server/test_events.py::test_webhooks_do_not_reach_this_machine_unless_they_may",
     ),
     Mutant(

@@ -17,8 +17,8 @@ from typing import Any
 import httpx2
 import pytest
 
+from skerry.core.addresses import is_public
 from skerry.server.permissions import Role
-from skerry.server.webhooks import _public
 from tests.server.conftest import Running
 
 
@@ -343,11 +343,11 @@ def test_nothing_is_sent_to_a_webhook_that_is_removed(server: Running, owner: ht
     "address",
     (
         "127.0.0.1 10.1.2.3 169.254.169.254 100.64.0.1 ::1 ::ffff:10.0.0.1 fd00::1 fe80::1%eth0 64:ff9b::a00:1 fec0::1"
-        " ::10.0.0.1 ::ffff:0:10.0.0.1 2001::1 2002:a00:1::"
+        " ::10.0.0.1 ::ffff:0:10.0.0.1 2001::1 2002:a00:1:: 168.63.129.16 198.18.0.1 203.0.113.9 255.255.255.255"
     ).split(),
 )
 def test_private_addresses_are_known(address: str) -> None:
-    assert not _public(address) and _public("93.184.216.34") and _public("2606:2800:220:1::1")
+    assert not is_public(address) and is_public("93.184.216.34") and is_public("2606:2800:220:1::1")
 
 
 def test_only_an_owner_sees_webhooks(server: Running) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import hmac
-import ipaddress
 import json
 import logging
 import random
@@ -20,6 +19,7 @@ import time
 import anyio
 import httpx2
 
+from skerry.core.addresses import is_public
 from skerry.core.errors import InvalidArgument, SkerryError
 from skerry.server.context import Context
 from skerry.server.store import StoredEvent
@@ -31,18 +31,6 @@ AT_ONCE = 8
 TIMEOUT = 10.0
 LONGEST_PAUSE = 3600.0
 BATCH = 20
-
-_PRIVATE = [
-    ipaddress.ip_network(text)
-    for text in (
-        "0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 192.0.2.0/24"
-        " 192.88.99.0/24 192.168.0.0/16 198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 224.0.0.0/3"
-        # Of IPv6 all but global unicast, 2000::/3, and of that what carries an IPv4 address inside.
-        " ::/3 4000::/2 8000::/1 2001::/23 2001:db8::/32 2002::/16"
-    ).split()
-]
-"""What a webhook may not reach unless `webhook_private` is set: this machine and the networks behind it."""
-
 
 _HOST = re.compile(rb"[a-z0-9._:-]{1,253}")
 
@@ -168,12 +156,6 @@ async def _address(host: str, private: bool) -> str:
     if not found:
         raise OSError(f"{host} has no address that can be reached from here")
     address = str(found[0][4][0])
-    if not private and not _public(address):
+    if not private and not is_public(address):
         raise InvalidArgument(f"{host} is an address of this machine or a private network")
     return address
-
-
-def _public(text: str) -> bool:
-    address = ipaddress.ip_address(text.partition("%")[0])
-    mapped = getattr(address, "ipv4_mapped", None)
-    return not any((mapped or address) in network for network in _PRIVATE)

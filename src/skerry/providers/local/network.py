@@ -8,9 +8,12 @@ outside; it runs in the sandbox's cgroup and ends with it. The rules stay while 
 from __future__ import annotations
 
 import ipaddress
+import json
 import subprocess
 from pathlib import Path
+from typing import Any
 
+from skerry.core.addresses import DOCUMENTATION, PRIVATE_IPV4
 from skerry.core.errors import ProviderUnavailable
 from skerry.providers.local.host import binary, program
 from skerry.providers.local.locks import FileLock
@@ -18,32 +21,10 @@ from skerry.providers.local.store import RUN
 
 POOL = ipaddress.ip_network("10.213.192.0/19")
 PREFIX = "skv"
-_BLOCKED = (
-    "0.0.0.0/8, 10.0.0.0/8, 100.64.0.0/10, 127.0.0.0/8, 169.254.0.0/16, 172.16.0.0/12, 192.0.0.0/24, 192.168.0.0/16, "
-    "224.0.0.0/4, 240.0.0.0/4"
-)
-_RULES = f"""
-table inet skerry {{}}
-delete table inet skerry
-table inet skerry {{
-    chain input {{
-        type filter hook input priority -10; policy accept;
-        iifname "{PREFIX}*" drop
-    }}
-    chain forward {{
-        type filter hook forward priority -10; policy accept;
-        iifname "{PREFIX}*" oifname "{PREFIX}*" drop
-        iifname "{PREFIX}*" meta nfproto != ipv4 drop
-        iifname "{PREFIX}*" ip saddr != {POOL} drop
-        iifname "{PREFIX}*" ip daddr {{ {_BLOCKED} }} reject with icmpx admin-prohibited
-        oifname "{PREFIX}*" ct state != {{ established, related }} drop
-    }}
-    chain postrouting {{
-        type nat hook postrouting priority 100; policy accept;
-        ip saddr {POOL} oifname != "{PREFIX}*" masquerade
-    }}
-}}
-"""
+NEW_PER_SECOND, NEW_AT_ONCE, TRACKED = 50, 500, 2048
+"""Connections that a sandbox may begin, steadily and at once, and may have: this machine has one table for all that it
+follows, its own among them, and what is closed stays there for two minutes."""
+
 _FORWARDING = Path("/proc/sys/net/ipv4/ip_forward")
 
 
@@ -67,7 +48,7 @@ def attach(slot: int, pid: int, cgroup_files: list[Path]) -> None:
         (RUN / "network").touch()
         if _FORWARDING.read_text().strip() != "1":
             _FORWARDING.write_text("1")
-        _run([program("nft"), "-f", "-"], _RULES)
+        _run([program("nft"), "-f", "-"], _rules())
         _run(
             [program("ip"), "-batch", "-"],
             f"link add {device} type veth peer name eth0 netns {pid}\n"
@@ -80,6 +61,59 @@ def attach(slot: int, pid: int, cgroup_files: list[Path]) -> None:
     )
     joins = [f"join={file}" for file in cgroup_files]
     _run([binary("dns"), f"pid={pid}", *joins, *(f"server={server}" for server in _resolvers())], "")
+
+
+def _rules() -> str:
+    """For nft. The sets stay as they are when the rules are written again: they hold what each sandbox has used."""
+    routes = json.loads(_run([program("ip"), "-json", "-4", "route", "show"], ""))
+    ranges = ", ".join(str(network) for network in refused(routes))
+    begins = f'iifname "{PREFIX}*" ct status & confirmed == 0'
+    return f"""
+table inet skerry {{
+    set begun {{ type ipv4_addr; size 16384; flags dynamic,timeout; timeout 1m; }}
+    set tracked {{ type ipv4_addr; size 16384; flags dynamic; }}
+    chain input {{ type filter hook input priority -10; policy accept; }}
+    chain forward {{ type filter hook forward priority -10; policy accept; }}
+    chain postrouting {{ type nat hook postrouting priority 100; policy accept; }}
+}}
+flush table inet skerry
+table inet skerry {{
+    chain input {{
+        iifname "{PREFIX}*" drop
+    }}
+    chain forward {{
+        iifname "{PREFIX}*" oifname "{PREFIX}*" drop
+        iifname "{PREFIX}*" meta nfproto != ipv4 drop
+        iifname "{PREFIX}*" ip saddr != {POOL} drop
+        iifname "{PREFIX}*" ip daddr {{ {ranges} }} reject with icmpx admin-prohibited
+        {begins} update @begun {{ ip saddr limit rate over {NEW_PER_SECOND}/second burst {NEW_AT_ONCE} packets }} drop
+        {begins} add @tracked {{ ip saddr ct count over {TRACKED} }} drop
+        oifname "{PREFIX}*" ct state != {{ established, related }} drop
+    }}
+    chain postrouting {{
+        ip saddr {POOL} oifname != "{PREFIX}*" masquerade
+    }}
+}}
+"""
+
+
+def refused(routes: list[dict[str, Any]]) -> list[ipaddress.IPv4Network]:
+    """What a sandbox does not reach, for a machine with these routes: private ranges, and the networks that the machine
+    has an address in.
+
+    Networks that only examples have are the Internet of a machine whose own way out leads through one.
+    """
+    connected = [
+        ipaddress.IPv4Network(route["dst"])
+        for route in routes
+        if route["dst"] != "default" and route.get("scope") == "link" and "prefsrc" in route
+    ]
+    ways_out = [
+        ipaddress.IPv4Address(route["gateway"]) for route in routes if route["dst"] == "default" and "gateway" in route
+    ]
+    examples = any(way in network for way in ways_out for network in DOCUMENTATION)
+    private = [network for network in PRIVATE_IPV4 if not (examples and network in DOCUMENTATION)]
+    return list(ipaddress.collapse_addresses([*private, *connected]))
 
 
 def _device(slot: int) -> Path:
@@ -133,8 +167,9 @@ def _resolvers() -> list[str]:
     return servers[:3]
 
 
-def _run(command: list[str], text: str) -> None:
+def _run(command: list[str], text: str) -> str:
     done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=30)
     if done.returncode != 0:
         what = Path(command[0]).name
         raise ProviderUnavailable(f"{what} could not set up the network: {done.stderr.strip()[:300]}")
+    return done.stdout
