@@ -1,4 +1,4 @@
-"""What `make vm-test` runs inside its machine: once before a shutdown with a sandbox that runs, once after the next boot.
+"""What `make vm-test` runs inside its machine: before a shutdown with a sandbox that runs, and after it.
 
 vm_cases.py [CASE …]     prints what the cases say, and for each one `row|CASE|RESULT|WHAT|REASON`
 """
@@ -91,7 +91,8 @@ def half_made_group() -> Row:
 
 def cgroup_namespace() -> Row:
     """As in a container: the root of what can be seen has processes."""
-    inside = "mount -t cgroup2 none /sys/fs/cgroup && cat /proc/self/cgroup && skerry doctor && skerry run -- id"
+    mount = "umount -l /sys/fs/cgroup; mount -t cgroup2 none /sys/fs/cgroup"
+    inside = f"{mount}; cat /sys/fs/cgroup/cgroup.procs; skerry doctor; skerry run -- id"
     service = ["systemd-run", "--quiet", "--pipe", "--wait", "-p", "Delegate=yes"]
     keep = [f"--setenv={name}={os.environ[name]}" for name in ("PATH", "HOME", "LANG")]
     return command(*service, *keep, "unshare", "--cgroup", "--mount", "sh", "-euc", inside)
@@ -104,6 +105,16 @@ def protected_groups() -> Row:
     done = run(*service, *keep, "skerry", "run", "--", "true")
     typed = done.returncode == 125 and "(PROVIDER_UNAVAILABLE)" in done.stdout
     return Row("passed" if typed else "FAILED", f"exit {done.returncode}")
+
+
+def home_in_memory() -> Row:
+    """A SKERRY_HOME on tmpfs works, or the doctor says from which kernel on it does."""
+    os.environ["SKERRY_HOME"] = "/dev/shm/home"
+    done = run("skerry", "doctor")
+    run("skerry", "storage", "unmount")
+    del os.environ["SKERRY_HOME"]
+    said = done.returncode == 1 and "tmpfs" in done.stdout
+    return Row("passed" if done.returncode == 0 or said else "FAILED", "refused by the doctor" if said else "works")
 
 
 def rescans() -> Row:
@@ -120,6 +131,7 @@ CASES: Mapping[str, Callable[[], Row]] = {
     "half-made-group": half_made_group,
     "cgroup-namespace": cgroup_namespace,
     "protected-groups": protected_groups,
+    "home-in-memory": home_in_memory,
     "cgroups": lambda: tests("tests/providers/test_cgroup.py", "tests/providers/test_doctor.py"),
     "bombs": lambda: tests("tests/isolation/test_bombs.py"),
     "disk-limits": lambda: tests("tests/providers/test_storage.py", "-k", "limit or account"),

@@ -212,7 +212,9 @@ from skerry.core.errors import ProviderUnavailable
 from skerry.core.models import Resources
 from skerry.providers.local.cgroup import Cgroups
 try:
-    Cgroups.detect({V2!r}, Path({str(tmp_path)!r})).create({ID!r}, Resources(memory=1))
+    cgroups = Cgroups.detect({V2!r}, Path({str(tmp_path)!r}))
+    cgroups.remove({ID!r})
+    cgroups.create({ID!r}, Resources(memory=1))
 except ProviderUnavailable as error:
     print(error.message, error.hint)
 """

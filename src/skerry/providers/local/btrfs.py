@@ -63,11 +63,16 @@ def _named(path: Path, call: int, head: bytes) -> None:
         _ioctl(fd, call, (head + os.fsencode(path.name)).ljust(4096, b"\0"))
 
 
-def is_btrfs(path: Path) -> bool:
+def magic(path: Path) -> int:
+    """The kernel's number for the kind of file system that `path` is on. Raises OSError."""
     buffer = ctypes.create_string_buffer(256)
     if _libc.statfs(os.fsencode(path), buffer) != 0:
         raise OSError(ctypes.get_errno(), "statfs", str(path))
-    return int.from_bytes(buffer.raw[:8], "little") & 0xFFFFFFFF == MAGIC
+    return int.from_bytes(buffer.raw[:8], "little") & 0xFFFFFFFF
+
+
+def is_btrfs(path: Path) -> bool:
+    return magic(path) == MAGIC
 
 
 def is_subvolume(path: Path) -> bool:

@@ -385,6 +385,10 @@ def _remove_group(path: Path) -> bool:
     except FileNotFoundError:
         return True
     except OSError as error:
+        if error.errno == errno.EROFS:  # said before the kernel has looked whether there is one
+            if not path.exists():
+                return True
+            raise _unusable(path, error) from error
         if error.errno not in (errno.EBUSY, errno.ENOTEMPTY):
             raise
         for child in path.glob("*/"):

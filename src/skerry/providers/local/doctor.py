@@ -20,6 +20,7 @@ from skerry.providers.local.storage import choose, find_storage, missing_for_poo
 
 _LANDLOCK_CREATE_RULESET = 444  # on every architecture
 _ASK_FOR_VERSION = 1
+_TMPFS = 0x01021994
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,11 +65,15 @@ def _root() -> Check:
     return _attempt("root", look)
 
 
+def _version() -> tuple[int, int]:
+    major, minor = (int("".join(filter(str.isdigit, part)) or 0) for part in os.uname().release.split(".")[:2])
+    return major, minor
+
+
 def _kernel() -> Check:
     def look() -> str:
         release = os.uname().release
-        major, minor = (int("".join(filter(str.isdigit, part)) or 0) for part in release.split(".")[:2])
-        if (major, minor) < (5, 19):
+        if _version() < (5, 19):
             raise ProviderUnavailable(f"Linux {release}: overlay mounts of mapped ids need 5.19", hint="a newer kernel")
         for name in ("user", "pid", "net", "mnt", "ipc", "uts", "cgroup"):
             if not Path(f"/proc/self/ns/{name}").exists():
@@ -116,6 +121,11 @@ def _home() -> Check:
         existing = next(parent for parent in (path, *path.parents) if parent.exists())
         if not os.access(existing, os.W_OK):
             raise ProviderUnavailable(f"{existing} cannot be written", hint="set SKERRY_HOME")
+        if btrfs.magic(existing) == _TMPFS and _version() < (6, 3):
+            raise ProviderUnavailable(
+                f"{path} is on tmpfs, which takes mapped ids from Linux 6.3 on only",
+                hint="set SKERRY_HOME to a directory on a disk",
+            )
         free = shutil.disk_usage(existing).free
         if free < 256 << 20:
             raise ProviderUnavailable(f"only {free >> 20} MiB free under {path}", hint="free some, or set SKERRY_HOME")
