@@ -175,16 +175,18 @@ class Cgroups:
     @staticmethod
     def _give_controllers(hierarchy: Hierarchy, parent: Path) -> None:
         wanted = " ".join(f"+{name}" for name in sorted(hierarchy.controllers & GIVEN))
+        # Only the machine's own root, which has no type, may have both processes and groups with controllers. That of a
+        # cgroup namespace, as in a container, may not: its processes go one level down.
+        inner = (hierarchy.path / "cgroup.type").exists()
         for attempt in range(_MOVES):
+            if inner:
+                _move_processes(hierarchy.path, hierarchy.path / _LEAF)
             try:
                 (hierarchy.path / "cgroup.subtree_control").write_text(wanted)
                 break
             except OSError as error:
-                # Only the machine's own root may have both processes and groups with controllers. The root of a
-                # cgroup namespace, as in a container, is not that: its processes go one level down.
                 if error.errno != errno.EBUSY or attempt == _MOVES - 1:
-                    raise
-                _move_processes(hierarchy.path, hierarchy.path / _LEAF)
+                    raise  # EBUSY: a process that was just begun
         (parent / "cgroup.subtree_control").write_text(wanted)
 
     def set_limits(self, sandbox_id: str, limits: Resources) -> None:
@@ -353,8 +355,10 @@ def _set_memory_and_swap(memory: Path, size: int) -> None:
 
 def _move_processes(source: Path, target: Path) -> None:
     """Raises OSError, ProviderUnavailable for a process that cannot be named here."""
-    target.mkdir(exist_ok=True)
-    for pid in (source / "cgroup.procs").read_text().split():
+    pids = (source / "cgroup.procs").read_text().split()
+    if pids:
+        target.mkdir(exist_ok=True)
+    for pid in pids:
         if pid == "0":
             raise ProviderUnavailable(
                 f"{source} has processes of another pid namespace, so no group below it can have limits",
