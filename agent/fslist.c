@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "fs.h"
@@ -16,7 +17,27 @@ struct listing {
     struct buf entry; /* one that waits for credit, whole */
     struct walk walk;
     bool descend; /* the entry that waits is a directory to go into */
+    char *after;  /* the path to go on after, a NUL behind each name */
+    const char *next, *end; /* the name in it that is looked for, NULL once we are past it; and its end */
+    int level;              /* where that name is looked for */
 };
+
+/* In a directory on the way to the path to go on after: past the names before the one that leads there. */
+static void skip(struct listing *l)
+{
+    struct level *level = &l->walk.level[l->walk.levels - 1];
+    size_t low = 0, high = level->count;
+
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (strcmp(level->order[middle], l->next) < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    level->at = low;
+    l->level = l->walk.levels;
+}
 
 /* Goes into the directory we are at. One that cannot be opened is listed but stays closed. */
 static int go_down(struct fs *fs, struct listing *l)
@@ -25,20 +46,51 @@ static int go_down(struct fs *fs, struct listing *l)
     if (l->walk.levels >= l->depth)
         return 0;
     int err = walk_enter(&l->walk, fs->io, FS_IO);
+    if (!err && l->next)
+        skip(l);
     return err == EMFILE || err == ENFILE || err == ENOMEM ? err : 0;
 }
 
-/* Puts the next entry that still exists into l->entry; false at the end. */
-static bool next_entry(struct fs *fs, struct listing *l)
+/* Whether the entry we are at leads to the path to go on after, or is it: then it was listed before. */
+static bool is_known(struct listing *l)
+{
+    if (!l->next)
+        return false;
+    bool known = l->walk.levels == l->level && !strcmp(l->walk.name, l->next);
+    l->next = known ? l->next + strlen(l->next) + 1 : NULL;
+    if (l->next && l->next >= l->end)
+        l->next = NULL; /* what is in it comes after it, all of it */
+    return known;
+}
+
+/* To the next entry that still exists and was not listed before; false at the end, or with *err. */
+static bool advance(struct fs *fs, struct listing *l, int *err)
+{
+    for (;;) {
+        if (!walk_next(&l->walk))
+            return false;
+        if (!is_known(l)) {
+            if (!l->walk.err)
+                return true;
+            continue;
+        }
+        int levels = l->walk.levels;
+        if (!l->walk.err && S_ISDIR(l->walk.st.st_mode) && (*err = go_down(fs, l)))
+            return false;
+        if (l->walk.levels == levels)
+            l->next = NULL; /* it is not entered */
+    }
+}
+
+/* Puts the next entry into l->entry; false at the end, or with *err. */
+static bool next_entry(struct fs *fs, struct listing *l, int *err)
 {
     struct walk *w = &l->walk;
     char target[PATH_MAX];
     uint8_t length[4] = {0};
 
-    do
-        if (!walk_next(w))
-            return false;
-    while (w->err);
+    if (!advance(fs, l, err))
+        return false;
     ssize_t n = S_ISLNK(w->st.st_mode) ? readlinkat(w->dir, w->name, target, sizeof target - 1) : -1;
     if (n >= 0)
         target[n] = 0;
@@ -60,7 +112,7 @@ static bool list_step(struct fs *fs, struct job *job)
 
     put_data_head(&fs->out, job->id, 0, l->sent, 0);
     size_t head = buf_size(&fs->out);
-    while (!err && (more = buf_size(&l->entry) || next_entry(fs, l))) {
+    while (!err && (more = buf_size(&l->entry) || next_entry(fs, l, &err))) {
         size_t size = buf_size(&l->entry);
         if (buf_size(&fs->out) - head + size > limit)
             break;
@@ -98,18 +150,38 @@ static void list_free(struct job *job)
 
     walk_end(&l->walk);
     buf_free(&l->entry);
+    free(l->after);
     free(l);
 }
 
 static const struct job_ops list_ops = {list_step, NULL, list_free};
 
+/* Begins after an entry that was listed before. 0 or an errno. */
+static int go_on_after(struct listing *l, struct slice path)
+{
+    l->after = malloc(path.size + 1);
+    if (!l->after)
+        return ENOMEM;
+    memcpy(l->after, path.data, path.size);
+    l->after[path.size] = 0;
+    for (size_t i = 0; i < path.size; i++)
+        if (l->after[i] == '/')
+            l->after[i] = 0;
+    l->next = l->after;
+    l->end = l->after + path.size;
+    return 0;
+}
+
 void fs_list(struct fs *fs, const struct request *r)
 {
     int64_t depth = 1, window = DEFAULT_WINDOW;
-    struct want wants[] = {{3, &depth, NULL}, {6, &window, NULL}};
+    struct slice after = {0};
+    struct want wants[] = {{3, &depth, NULL}, {6, &window, NULL}, {7, NULL, &after}};
 
-    if (!fields_decode(r->payload, wants, 2) || depth < 1)
+    if (!fields_decode(r->payload, wants, 3) || depth < 1)
         return (void)fs_fail(fs, r->id, EINVAL, "depth");
+    if (slice_has_nul(after))
+        return (void)fs_fail(fs, r->id, EINVAL, "after");
     int fd = open(r->path, OPEN_DIR);
     if (fd < 0)
         return (void)fs_fail(fs, r->id, errno, r->path);
@@ -120,7 +192,13 @@ void fs_list(struct fs *fs, const struct request *r)
     }
     l->depth = depth;
     l->window = window;
-    int err = walk_start(&l->walk, fd, fs->io, FS_IO);
+    int err = after.size ? go_on_after(l, after) : 0; /* before the walk, which reads names where the request is */
+    if (err)
+        close(fd);
+    else
+        err = walk_start(&l->walk, fd, fs->io, FS_IO);
+    if (!err && l->next)
+        skip(l);
     if (err) {
         list_free(&l->job);
         return (void)fs_fail(fs, r->id, err, r->path);

@@ -402,6 +402,23 @@ def test_a_window_too_small_for_an_entry_is_refused(connection: Connection, work
     assert code_of(lambda: connection.list(".", window=50)) == "INVALID_ARGUMENT"
 
 
+def test_a_list_goes_on_after_any_path(connection: Connection, work: Path) -> None:
+    for name in ("a", "a/x", "a/x/deep", "a-b", "b", "b/z", "c", "é/\u20ac", "z"):
+        (work / name).mkdir(parents=True)
+        (work / name / "file").touch()
+    os.mkdir(os.fsencode(work) + b"/\xff")
+    for depth in (1, 2, 4):
+        paths = [entry.path for entry in connection.list(".", depth=depth)]
+        order = sorted(paths, key=lambda path: path.split(b"/"))
+        assert paths == order
+        for after in (*paths, b"0", b"a/nothing", b"a/x/deep/file/more", b"b/zz/file", b"b/zzz", b"a/", b"//", b"zz"):
+            names = after.rstrip(b"/").split(b"/")
+            assert [entry.path for entry in connection.list(".", depth=depth, after=after)] == [
+                path for path in order if path.split(b"/") > names
+            ], (depth, after)
+    assert code_of(lambda: connection.list(".", after=b"a\0b")) == "INVALID_ARGUMENT"
+
+
 def test_odd_names_are_only_bytes(connection: Connection, work: Path) -> None:
     names = sorted([b"new\nline", b"\xff\xfe not utf-8", b" ", b"-rf", b"*", "ünïcödé".encode(), b"x" * 255])
     for name in names:

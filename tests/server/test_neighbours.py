@@ -60,6 +60,7 @@ async def slowest_while(server: Separate, work: Callable[[], Awaitable[object]])
             slowest = max(slowest, time.perf_counter() - began)
             await asyncio.sleep(0.01)
         await task
+    print(f"\nthe neighbour waited for {slowest * 1000:.0f} ms at most")
     return slowest
 
 
@@ -122,3 +123,65 @@ async def test_a_grace_has_a_maximum_that_the_refusal_names(eve: httpx2.AsyncCli
         ):
             assert refused.status_code == 400 and "120" in refused.text, refused.text
         assert (await eve.get(box)).json()["state"] == "running"
+
+
+@asynccontextmanager
+async def memory_watched(server: Separate, most: int) -> AsyncIterator[None]:
+    """What goes on inside lets the server grow by no more than `most` bytes, at any moment."""
+    before, grown = server.memory, 0
+
+    async def watch() -> None:
+        nonlocal grown
+        while True:
+            grown = max(grown, server.memory - before)
+            await asyncio.sleep(0.02)
+
+    watching = asyncio.ensure_future(watch())
+    try:
+        yield
+    finally:
+        watching.cancel()
+    print(f"\nthe server has grown by {grown / 1e6:.0f} MB")
+    assert grown < most
+
+
+async def test_a_page_of_a_large_directory_costs_a_page(apart: Separate, eve: httpx2.AsyncClient) -> None:
+    async with sandbox_of(eve) as box:
+        make = "mkdir many && cd many && seq -f %06.0f 100000 | xargs touch"
+        assert (await eve.post(f"{box}/exec", json={"command": make})).json()["exit_code"] == 0
+
+        async def pages(limit: int) -> None:
+            cursor = "050000"
+            for _ in range(5):
+                asked = {"path": "many", "limit": limit, "cursor": cursor}
+                page = (await eve.get(f"{box}/files/list", params=asked)).raise_for_status().json()
+                first = int(cursor) + 1
+                assert [item["path"] for item in page["items"]] == [f"{first + n:06}" for n in range(limit)]
+                assert page["cursor"] == page["items"][-1]["path"]
+                cursor = page["cursor"]
+
+        async def work() -> None:
+            await asyncio.gather(*(pages(limit) for limit in (1, 1, 1, 2000, 2000, 2000)))
+
+        async with memory_watched(apart, 60 << 20):
+            assert await slowest_while(apart, work) < SLOWEST
+
+
+async def test_large_outputs_are_answered_a_slice_at_a_time(apart: Separate, eve: httpx2.AsyncClient) -> None:
+    size = 16 << 20
+    async with sandbox_of(eve) as box:
+        body = {"command": "tr '\\000' '\\377' < /dev/zero | head -c 16777216", "output_limit": size}
+
+        async def run() -> None:
+            async with eve.stream("POST", f"{box}/exec", json=body) as answer:
+                assert answer.status_code == 200
+                received = 0
+                async for part in answer.aiter_raw():
+                    received += len(part)
+            assert received > 100_000_000
+
+        async def work() -> None:
+            await asyncio.gather(*(run() for _ in range(6)))
+
+        async with memory_watched(apart, 400 << 20):
+            assert await slowest_while(apart, work) < SLOWEST

@@ -354,7 +354,7 @@ class ExecResult:
         how = f"exited with {self.exit_code}" if self.signal is None else f"was killed by signal {self.signal}"
         if self.status is ExecStatus.CANCELLED:
             how = "was cancelled"
-        tail = self.stderr.strip().rsplit("\n", 1)[-1][-300:]
+        tail = self.stderr_bytes[-4096:].decode("utf-8", "replace").strip().rsplit("\n", 1)[-1][-300:]
         raise errors.CommandFailed(f"{self.command} {how}" + (f": {tail}" if tail else ""), self)
 
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator
 from contextlib import asynccontextmanager
 
+from skerry.core.errors import InvalidArgument
 from skerry.core.models import FileInfo, Transfer
 from skerry.sdk import transfer
-from skerry.sdk.commands import SandboxPath, check_user, encode, encode_path
-from skerry.sdk.files import READ_WINDOW, AsyncFiles
+from skerry.sdk.commands import SandboxPath, check_user, check_whole, encode, encode_path
+from skerry.sdk.fileinfo import file_info
+from skerry.sdk.files import MAX_ENTRIES, READ_WINDOW, AsyncFiles
 from skerry.sdk.link import FILE_GUARD
 from skerry.sdk.pack import Tally
 from skerry.sdk.stream import Data
 from skerry.sdk.tree_transfer import SLOW_GUARD, WINDOW, check_names, read_tree_info, summary
 from skerry.sdk.trees import Decoder, End, Entry, Record, TreeError
-from skerry.wire import OpenFlags, Pack, Read, Unpack
+from skerry.wire import Count, FieldError, ListDir, OpenFlags, Pack, Read, Unpack, iter_entries
 
 
 @asynccontextmanager
@@ -28,6 +30,41 @@ async def reading(
     )
     async with opening as stream:
         yield await transfer.head(stream), transfer.body(stream)
+
+
+async def listing(
+    files: AsyncFiles, path: SandboxPath, *, depth: int, after: str, user: str | None
+) -> AsyncGenerator[Iterator[FileInfo], None]:
+    """The entries of a directory after the path `after`, as they come; each iterator is used up before the next.
+
+    By the bytes of their names, a directory before what is in it. Raises as `AsyncFiles.list`.
+    """
+    past = encode(after, "after")
+    message = ListDir(
+        path=encode_path(path), user=check_user(user), depth=check_whole(depth, "depth", least=1), after=past
+    )
+    names = past.split(b"/") if past else []
+    count = 0
+    async with files._link.open(message, channels=(0,)) as stream:
+
+        def entries(data: bytes) -> Iterator[FileInfo]:
+            nonlocal count
+            try:
+                for entry in iter_entries(data):
+                    count += 1
+                    # An agent from before there was `after` sends all.
+                    if not names or entry.path.split(b"/") > names:
+                        yield file_info(stream, entry)
+            except FieldError as error:
+                raise stream.corrupt(f"directory entry: {error}") from error
+
+        while isinstance(item := await stream.next(FILE_GUARD), Data):
+            yield entries(bytes(item.data))
+            stream.took(0, len(item.data))
+            if count > MAX_ENTRIES:
+                raise InvalidArgument(f"{path} has too many entries to list", hint="use a smaller depth")
+        if not item.final or stream.decode(Count, item.payload).count != count:
+            raise stream.corrupt("a list that does not have as many entries as it says")
 
 
 @asynccontextmanager

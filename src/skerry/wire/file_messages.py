@@ -74,6 +74,7 @@ class ListDir(Message):
     user: str = tag(2, default="")
     depth: int = tag(3, default=1)
     window: int = tag(6, default=256 * 1024)
+    after: bytes = tag(7, default=b"")
 
 
 @message

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
+
 from fastapi import Request, Response
 
+from skerry.core.errors import SkerryError
 from skerry.core.models import CodeResult, ExecResult
-from skerry.sdk import AsyncSandbox
+from skerry.core.problems import CONTENT_TYPE, to_problem
+from skerry.sdk import AsyncExecStream, AsyncSandbox
+from skerry.server import large
+from skerry.server.context import Ctx, Who
 from skerry.server.models import work
-from skerry.server.models.mirror import answer, mirrored, plain
+from skerry.server.models.mirror import mirrored, plain
+from skerry.server.problems import status_of
 from skerry.server.routes.parts import SANDBOX, Box, op
 from skerry.server.routing import Routes
-from skerry.server.sending import NDJSON, Sender, lines, stream_headers, wants, while_there
+from skerry.server.sending import NDJSON, Sender, Streamed, lines, stream_headers, wants, while_there
 
 router = Routes("commands")
 
@@ -21,7 +28,7 @@ LINES = (
 
 
 @router.post(SANDBOX + "/exec", **op("Run a command and wait for it", mirrored(ExecResult), also={NDJSON: LINES}))
-async def exec_command(request: Request, box: Box, body: work.Exec) -> Response:
+async def exec_command(request: Request, context: Ctx, who: Who, box: Box, body: work.Exec) -> Response:
     """A string goes to the shell, a list is the arguments. A non-zero exit, a signal and a timeout are results.
 
     The command is killed with all its descendants when the client goes before its end.
@@ -29,25 +36,25 @@ async def exec_command(request: Request, box: Box, body: work.Exec) -> Response:
     stdin = work.chosen(body.stdin, body.stdin_base64)
     if wants(request, NDJSON):
         return lines(lambda sender: _stream(sender, box, body, stdin))
-    result = await while_there(
-        request,
-        box.exec(
-            body.command,
-            cwd=body.cwd,
-            env=body.env,
-            timeout=body.timeout,
-            user=body.user,
-            sudo=body.sudo,
-            stdin=stdin,
-            check=body.check,
-            output_limit=body.output_limit,
-        ),
-    )
-    return answer(result)
+
+    async def run(sender: Sender) -> None:
+        async with AsyncExitStack() as held:
+            result = await large.collected(held, context, who, _start(box, body, stdin, body.output_limit))
+            try:
+                if body.check:
+                    result.check()
+            except SkerryError as error:
+                request.scope["state"]["outcome"] = error.code
+                status = status_of(error)
+                await large.send(sender, context, who, to_problem(error) | {"status": status}, status, CONTENT_TYPE)
+            else:
+                await large.send(sender, context, who, result)
+
+    return Streamed(run)
 
 
-async def _stream(sender: Sender, box: AsyncSandbox, body: work.Exec, stdin: bytes | None) -> None:
-    running = box.exec_stream(
+def _start(box: AsyncSandbox, body: work.Exec, stdin: bytes | None, output_limit: int) -> AsyncExecStream:
+    return box.exec_stream(
         body.command,
         cwd=body.cwd,
         env=body.env,
@@ -55,8 +62,12 @@ async def _stream(sender: Sender, box: AsyncSandbox, body: work.Exec, stdin: byt
         user=body.user,
         sudo=body.sudo,
         stdin=stdin,
-        output_limit=0,
+        output_limit=output_limit,
     )
+
+
+async def _stream(sender: Sender, box: AsyncSandbox, body: work.Exec, stdin: bytes | None) -> None:
+    running = _start(box, body, stdin, 0)
     async with running:
         await sender.head(200, stream_headers(NDJSON))
         async for chunk in running:
@@ -69,7 +80,7 @@ async def _stream(sender: Sender, box: AsyncSandbox, body: work.Exec, stdin: byt
 
 
 @router.post(SANDBOX + "/code", **op("Run a snippet of code", mirrored(CodeResult)))
-async def run_code(request: Request, box: Box, body: work.Code) -> Response:
+async def run_code(request: Request, context: Ctx, who: Who, box: Box, body: work.Code) -> Response:
     """In python, javascript, bash, sh, perl or ruby, with what the sandbox has installed for it.
 
     A non-zero exit, a signal, a timeout and the lack of memory are results.
@@ -83,4 +94,4 @@ async def run_code(request: Request, box: Box, body: work.Code) -> Response:
         user=body.user,
         check=body.check,
     )
-    return answer(await while_there(request, run))
+    return large.gradual(context, who, await while_there(request, run))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
+from itertools import islice
 from typing import Annotated
 
 from fastapi import Depends, Query, Request, Response
@@ -9,7 +11,8 @@ from pydantic import BaseModel
 
 from skerry.core.models import FileInfo
 from skerry.sdk import Replacement, SearchResult
-from skerry.server import matching
+from skerry.sdk.passing import listing
+from skerry.server import large, matching
 from skerry.server.context import Ctx, Who
 from skerry.server.filesending import append_file, file_answer, refuse_conditions, write_file
 from skerry.server.models import work
@@ -18,6 +21,7 @@ from skerry.server.models.types import UserQuery, exact_query, query_path, query
 from skerry.server.routes.parts import SANDBOX, Box, op
 from skerry.server.routing import Routes
 from skerry.server.sending import while_there
+from skerry.server.slots import LISTS
 
 router = Routes("files")
 
@@ -101,6 +105,8 @@ async def stat(
 @router.get(FILES + "/list", **op("List a directory", Info, listed=True))
 async def list_directory(
     request: Request,
+    context: Ctx,
+    who: Who,
     box: Box,
     path: Here,
     depth: Annotated[int, Query(ge=1, le=256)] = 1,
@@ -108,13 +114,26 @@ async def list_directory(
     cursor: Annotated[str | None, Query(description="`cursor` of the last answer.")] = None,
     user: UserQuery = None,
 ) -> Response:
-    """The entries, and those below them down to `depth`, by path relative to `path`. Links are not followed."""
-    after = exact_query(request, "cursor") if cursor is not None else None
-    entries = [
-        entry for entry in await box.files.list(path, depth=depth, user=user) if after is None or entry.path > after
-    ]
-    page = entries[:limit]
-    return answer({"items": page, "cursor": page[-1].path if len(entries) > limit else None})
+    """The entries by name, a directory before what is in it down to `depth`. Links are not followed."""
+    after = (exact_query(request, "cursor") if cursor is not None else None) or ""
+
+    async def read() -> list[FileInfo]:
+        page: list[FileInfo] = []
+        reading = aclosing(listing(box.files, path, depth=depth, after=after, user=user))
+        async with LISTS.taken(context, who), reading as parts:
+            async for part in parts:
+                some: list[FileInfo] | None = None
+                while some is None or some:
+                    async with large.sliced(context, who):
+                        some = list(islice(part, min(large.ITEMS, limit + 1 - len(page))))
+                    page += some
+                    if len(page) > limit:
+                        return page
+        return page
+
+    found = await while_there(request, read())
+    page = found[:limit]
+    return large.gradual(context, who, {"items": page, "cursor": page[-1].path if len(found) > limit else None})
 
 
 @router.post(FILES + "/mkdir", **op("Make a directory", Info, status=201))
@@ -161,20 +180,19 @@ async def glob(
 ) -> Response:
     """With `*`, `?`, `[…]`, `{a,b}` and `**`; sorted."""
     exact = exact_query(request, "pattern") or pattern
-    found = await while_there(request, matching.glob(context, who, box, exact, path, user))
-    return answer({"items": found, "cursor": None})
+    return matching.glob(context, who, box, exact, path, user)
 
 
 @router.post(FILES + "/search", **op("Find lines in files", mirrored(SearchResult)))
-async def search(request: Request, context: Ctx, who: Who, box: Box, body: work.Search) -> Response:
+async def search(context: Ctx, who: Who, box: Box, body: work.Search) -> Response:
     """Lines that match a Python regular expression, or a text with `regex` false. Links are not followed."""
-    return answer(await while_there(request, matching.search(context, who, box, body)))
+    return matching.search(context, who, box, body)
 
 
 @router.post(FILES + "/replace", **op("Replace text in files", mirrored(Replacement)))
-async def replace(request: Request, context: Ctx, who: Who, box: Box, body: work.Replace) -> Response:
+async def replace(context: Ctx, who: Who, box: Box, body: work.Replace) -> Response:
     """In a file, or in every file that a pattern finds. Each is written at once, unless somebody has changed it."""
-    return answer(await while_there(request, matching.replace(context, who, box, body)))
+    return matching.replace(context, who, box, body)
 
 
 @router.get(FILES + "/hash", **op("The SHA-256 of a file or a directory", Hash))

@@ -10,6 +10,8 @@ from fastapi import Path, Query, Request, Response
 from skerry.core.errors import Timeout
 from skerry.core.models import ExecResult, ProcessInfo
 from skerry.sdk import ProcessOutput
+from skerry.server import large
+from skerry.server.context import Ctx, Who
 from skerry.server.handles import PROCESSES
 from skerry.server.models import work
 from skerry.server.models.mirror import answer, mirrored
@@ -53,10 +55,12 @@ async def get(box: Box, id: Id) -> Response:
 
 
 @router.get(SANDBOX + "/processes/{id}/output", **op("What a process has written", mirrored(ProcessOutput)))
-async def output(box: Box, id: Id, since_stdout: Since = 0, since_stderr: Since = 0) -> Response:
+async def output(
+    context: Ctx, who: Who, box: Box, id: Id, since_stdout: Since = 0, since_stderr: Since = 0
+) -> Response:
     """What the ring buffers (1 MiB a stream) hold from the offsets on; `gap` are bytes that are no longer there."""
     process = await box.processes.get(id, view=True)
-    return answer(await process.output(since=(since_stdout, since_stderr)))
+    return large.gradual(context, who, await process.output(since=(since_stdout, since_stderr)))
 
 
 @router.post(SANDBOX + "/processes/{id}/stdin", **op("Send input to a process", status=204))
@@ -82,7 +86,7 @@ async def signal(box: Box, id: Id, body: work.SignalBody) -> Response:
 
 
 @router.get(SANDBOX + "/processes/{id}/wait", **op("Wait for the end of a process", mirrored(ExecResult)))
-async def wait(request: Request, box: Box, id: Id, timeout: WaitFor = 60.0) -> Response:
+async def wait(request: Request, context: Ctx, who: Who, box: Box, id: Id, timeout: WaitFor = 60.0) -> Response:
     """The result has the output that is still there. TIMEOUT if it has not ended by then; it goes on."""
     process = await box.processes.get(id, view=True)
 
@@ -91,7 +95,7 @@ async def wait(request: Request, box: Box, id: Id, timeout: WaitFor = 60.0) -> R
             return await process.wait()
         raise Timeout(f"process {id} still runs after {timeout:g} s")
 
-    return answer(await while_there(request, ended()))
+    return large.gradual(context, who, await while_there(request, ended()))
 
 
 @router.delete(SANDBOX + "/processes/{id}", **op("Kill a process with all its descendants", status=204))

@@ -10,6 +10,8 @@ from fastapi import Path, Query, Request, Response
 from skerry.core.errors import Timeout
 from skerry.core.models import TerminalExit, TerminalInfo
 from skerry.sdk import TerminalOutput
+from skerry.server import large
+from skerry.server.context import Ctx, Who
 from skerry.server.handles import TERMINALS
 from skerry.server.models import work
 from skerry.server.models.mirror import answer, mirrored
@@ -46,9 +48,9 @@ async def get(box: Box, id: Id) -> Response:
 
 
 @router.get(SANDBOX + "/terminals/{id}/output", **op("What a terminal shows", mirrored(TerminalOutput)))
-async def output(box: Box, id: Id, since: Since = 0) -> Response:
+async def output(context: Ctx, who: Who, box: Box, id: Id, since: Since = 0) -> Response:
     """What the ring buffer (1 MiB) holds from the offset on; `gap` are bytes that are no longer there."""
-    return answer(await (await box.terminals.get(id, view=True)).output(since=since))
+    return large.gradual(context, who, await (await box.terminals.get(id, view=True)).output(since=since))
 
 
 @router.post(SANDBOX + "/terminals/{id}/input", **op("Type into a terminal", status=204))
