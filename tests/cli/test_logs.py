@@ -50,6 +50,16 @@ def test_since_leaves_out_the_bytes_before_it(skerry: Skerry, box: str) -> None:
     assert skerry("logs", "--since", "10,6", box).out == b""
 
 
+def test_one_number_for_since_holds_for_a_stream_that_has_less(skerry: Skerry, box: str) -> None:
+    process = ended(skerry, box, "echo hello world; printf abc >&2")
+    for more in ([], ["--follow"]):
+        done = skerry("logs", "--since", "6", *more, box, process)
+        assert (done.code, done.out, done.err) == (0, b"world\n", "")
+    assert skerry("logs", "--since", "6", box, process, "-o", "json").json["next"] == [12, 3]
+    beyond = skerry("logs", "--since", "4096", box, process)
+    assert (beyond.code, "12 bytes to stdout and 3 to stderr" in beyond.err) == (1, True)
+
+
 @pytest.mark.parametrize("offset", ["x", "-1", "1,2,3", "", "1,"])
 def test_since_that_is_no_offset_is_an_error(skerry: Skerry, box: str, offset: str) -> None:
     done = skerry("logs", f"--since={offset}", box)

@@ -62,6 +62,10 @@ def test_kill_without_a_process_kills_all_of_them(skerry: Skerry, box: str) -> N
 def test_kill_of_nothing_and_unknown_signals_are_errors(skerry: Skerry, box: str) -> None:
     done = skerry("kill", box, "4711")
     assert (done.code, "(PROCESS_NOT_FOUND)" in done.err) == (1, True)
+    ended = skerry("exec", "-d", box, "--", "true").text.strip()
+    skerry("logs", "--follow", box, ended)
+    done = skerry("kill", box, ended)
+    assert (done.code, done.text) == (0, "nothing was running\n")
     done = skerry("kill", "-s", "NOPE", box)
     assert (done.code, "(INVALID_ARGUMENT)\nhint: " in done.err) == (1, True)
     done = skerry("logs", box, "4711", "-o", "json")

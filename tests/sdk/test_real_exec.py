@@ -348,8 +348,9 @@ async def test_a_background_process_is_followed_and_its_end_known(box: AsyncSand
     assert result is await process.wait()
     info = await process.poll()
     assert (info.status, info.exit_code, info.stdout_bytes) == (ExecStatus.EXITED, 7, 6)
+    await process.kill()
     with pytest.raises(ProcessNotFound):
-        await process.kill()
+        await box.processes.kill(9999)
     assert [info.id for info in await box.processes.list()] == [process.id]
     with pytest.raises(ProcessNotFound):
         await box.processes.get(9999)

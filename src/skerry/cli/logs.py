@@ -38,10 +38,10 @@ def logs(
 ) -> None:
     """Print what a background process has written.
 
-    Its stdout goes to stdout, its stderr to stderr. Without PROCESS it is the one started last. Looking never holds the
-    process back: the last 1 MiB of each stream is kept, and what is missing is said on stderr. With --follow, a lost
-    connection is opened again and nothing is printed twice. -o json has the offset to go on from in `next`; with
-    --follow it is printed when the process has ended.
+    Its stdout goes to stdout, its stderr to stderr. Without PROCESS it is the one started last. Looking never holds
+    the process back: the last 1 MiB of each stream is kept, and what is missing is said on stderr. With --follow, a
+    lost connection is opened again and nothing is printed twice. With one OFFSET, a stream that has less begins at
+    its end. -o json has the offset to go on from in `next`; with --follow it is printed when the process has ended.
 
     \b
     Example:
@@ -74,14 +74,14 @@ def logs(
     execute(work, output=output)
 
 
-def _offsets(text: str) -> tuple[int, int]:
+def _offsets(text: str) -> int | tuple[int, int]:
     """Raises InvalidArgument."""
     from skerry.core.errors import InvalidArgument
 
     parts = text.split(",")
     if len(parts) > 2 or not all(part.isascii() and part.isdecimal() for part in parts):
         raise InvalidArgument(f"--since {text!r} is no offset", hint="a number of bytes, or two: stdout,stderr")
-    return int(parts[0]), int(parts[-1])
+    return int(parts[0]) if len(parts) == 1 else (int(parts[0]), int(parts[1]))
 
 
 async def _last(sandbox: AsyncSandbox) -> int | None:
@@ -96,7 +96,7 @@ async def _last(sandbox: AsyncSandbox) -> int | None:
 
 
 async def _print_json(
-    sandbox: AsyncSandbox, process_id: int, since: tuple[int, int], *, follow: bool, tail: int | None
+    sandbox: AsyncSandbox, process_id: int, since: int | tuple[int, int], *, follow: bool, tail: int | None
 ) -> None:
     process = await sandbox.processes.get(process_id, view=True)
     if follow:
@@ -107,7 +107,7 @@ async def _print_json(
 
 
 async def _print_text(
-    sandbox: AsyncSandbox, process_id: int, since: tuple[int, int], *, follow: bool, tail: int | None
+    sandbox: AsyncSandbox, process_id: int, since: int | tuple[int, int], *, follow: bool, tail: int | None
 ) -> None:
     from skerry.cli.streaming import write
 

@@ -196,29 +196,20 @@ def kill(
 
     \b
     Exit codes:
-      0  also when, without PROCESS, nothing was running
-      1  PROCESS is not there or has ended
+      0  also when nothing was running any more
+      1  PROCESS is not there
     """
 
     async def work() -> None:
         from skerry.cli.sandboxes import connect
-        from skerry.core.errors import ProcessNotFound
         from skerry.core.models import ExecStatus
 
         number = _signal(signal)
         async with connect(sandbox, start=False) as box:
-            if process is not None:
-                await box.processes.kill(process, number)
-                killed = [process]
-            else:
-                killed = []
-                for known in await box.processes.list():
-                    if known.status is ExecStatus.RUNNING:
-                        try:
-                            await box.processes.kill(known.id, number)
-                        except ProcessNotFound:
-                            continue  # it ended by itself meanwhile
-                        killed.append(known.id)
+            known = await box.processes.list()
+            killed = [info.id for info in known if info.status is ExecStatus.RUNNING and process in (None, info.id)]
+            for id in killed or ([] if process is None else [process]):
+                await box.processes.kill(id, number)
         if output is Format.JSON:
             print_json({"killed": killed})
         else:

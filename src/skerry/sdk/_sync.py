@@ -239,7 +239,9 @@ class Process:
     def output(self, *, since: Since = 0) -> ProcessOutput:
         """What the ring buffers hold now from `since` on. Neither waits nor holds the process back.
 
-        Raises ProcessNotFound, and InvalidArgument for an offset beyond the end.
+        To go on without a loss, pass what `next` says.
+
+        Raises ProcessNotFound, and InvalidArgument for an offset beyond the end, or one number beyond both ends.
         """
         return run(self._inner.output(since=since))
 
@@ -261,7 +263,7 @@ class Process:
     def kill(self, signal: int = SIGKILL) -> None:
         """Send a signal: SIGKILL goes to the process and all its descendants, others to its process group.
 
-        Raises ProcessNotFound when it has ended.
+        A process that has ended is no error. Raises ProcessNotFound when it ended so long ago that it is forgotten.
         """
         run(self._inner.kill(signal))
 
@@ -313,7 +315,7 @@ class Processes:
     def kill(self, id: int, signal: int = SIGKILL) -> None:
         """Send a signal: SIGKILL goes to the process and all its descendants, others to its process group.
 
-        Raises ProcessNotFound when it is not there or has ended.
+        A process that has ended is no error. Raises ProcessNotFound when it is not there.
         """
         run(self._inner.kill(id, signal))
 
@@ -464,7 +466,7 @@ class Terminal:
     def kill(self, signal: int = SIGKILL) -> None:
         """Send a signal: SIGKILL goes to the program and all its descendants, others to its process group.
 
-        Raises ProcessNotFound when it has ended.
+        A program that has ended is no error. Raises ProcessNotFound when it ended so long ago that it is forgotten.
         """
         run(self._inner.kill(signal))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
@@ -15,12 +16,30 @@ from skerry.sdk.commands import Request, check_whole
 from skerry.sdk.link import CONTROL_GUARD, Link
 from skerry.sdk.output import LineDecoder, OutputChunk, OutputStream, TextDecoder
 from skerry.sdk.portal import caller
+from skerry.sdk.process_table import find_process, is_known, start_offsets
 from skerry.sdk.running import STDERR, STDOUT, Running
 from skerry.sdk.stream import Stream
 from skerry.wire import Attach, Empty, OpenFlags, Signal
 
 SIGKILL = 9
 CHANNELS: dict[OutputStream, int] = {"stdout": STDOUT, "stderr": STDERR}
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """What to attach to, from where on, and whether only to look."""
+
+    id: int
+    since: int | tuple[int, int]
+    view: bool
+
+    async def message(self, link: Link) -> Attach:
+        """Raises ProcessNotFound, InvalidArgument."""
+        since = self.since
+        if isinstance(since, int) and since > 0:
+            since = start_offsets(since, await find_process(link, self.id))
+        out, err = (since, since) if isinstance(since, int) else since
+        return Attach(id=self.id, since_stdout=out, since_stderr=err, flags=int(OpenFlags.VIEW) if self.view else 0)
 
 
 class _Queue:
@@ -48,7 +67,7 @@ class AsyncExecStream:
     has begun to iterate and left: used again, such an iterator raises InvalidArgument if there was more.
     """
 
-    def __init__(self, link: Link, request: Request, attach: Attach | None = None) -> None:
+    def __init__(self, link: Link, request: Request, attach: Attachment | None = None) -> None:
         self._link = link
         self._request = request
         self._attach = attach
@@ -102,11 +121,12 @@ class AsyncExecStream:
             running = Running(stream, self._request.command, output_limit=limit)
             running.begin(self._request)
             return running
-        since = (self._attach.since_stdout, self._attach.since_stderr)
+        attach = await self._attach.message(self._link)
+        since = (attach.since_stdout, attach.since_stderr)
         stream = session.open(
-            self._attach,
+            attach,
             channels=(STDOUT, STDERR),
-            input=not self._attach.flags & OpenFlags.VIEW,
+            input=not self._attach.view,
             greets=True,
             offsets=(max(since[0], 0), max(since[1], 0)),
             jumps=True,
@@ -272,8 +292,12 @@ class AsyncExecStream:
 
 
 async def send_signal(link: Link, process_id: int, signal: int) -> None:
-    """Raises ProcessNotFound when it has ended."""
+    """A process that has ended is left alone. Raises ProcessNotFound for an unknown one."""
     if check_whole(signal, "signal", least=1) > 64:
         raise InvalidArgument(f"{signal!r} is not a signal")
     scope = 1 if signal == SIGKILL else 0
-    await link.request(Signal(id=process_id, signal=int(signal), scope=scope), Empty)
+    try:
+        await link.request(Signal(id=process_id, signal=int(signal), scope=scope), Empty)
+    except ProcessNotFound:
+        if not await is_known(link, process_id):
+            raise

@@ -10,17 +10,19 @@ import anyio
 from skerry.core.errors import ConnectionLost, InvalidArgument, ProcessNotFound
 from skerry.core.models import ExecResult, ProcessInfo
 from skerry.sdk.commands import Request, check_bytes
-from skerry.sdk.exec_stream import SIGKILL, AsyncExecStream, send_signal
+from skerry.sdk.exec_stream import SIGKILL, AsyncExecStream, Attachment, send_signal
 from skerry.sdk.link import Link
 from skerry.sdk.output import OUTPUT_LIMIT, OutputChunk, ProcessOutput
-from skerry.sdk.process_table import find_process, first_reply
+from skerry.sdk.process_table import find_process, first_reply, start_offsets
 from skerry.sdk.rings import read_rings
 from skerry.sdk.running import STDERR, STDOUT
 from skerry.sdk.stream import Stream
-from skerry.wire import Attach, Attached, OpenFlags, Start
+from skerry.wire import Attach, Attached, Start
 
 Since = int | tuple[int, int]
-"""A byte offset in both streams, or one for stdout and one for stderr; -1 is "only what comes"."""
+"""Bytes to leave out of each stream, or an offset in stdout and one in stderr; -1 is "only what comes".
+
+Of a stream that has written less than the one number so far, all of that is left out and nothing that comes later."""
 
 
 class AsyncProcess:
@@ -55,17 +57,15 @@ class AsyncProcess:
 
         Takes over from whoever was attached, unless this handle only views.
         """
-        start_out, start_err = _check_since(since, least=-1)
-        stream = self._stream(start_out, start_err, output_limit, view=self._view)
+        stream = self._stream(_check_since(since, least=-1), output_limit, view=self._view)
         if not self._view:
             self._let_go()
             self._attached = stream
         return stream
 
-    def _stream(self, since_stdout: int, since_stderr: int, output_limit: int, *, view: bool) -> AsyncExecStream:
-        flags = int(OpenFlags.VIEW) if view else 0
-        attach = Attach(id=self._id, since_stdout=since_stdout, since_stderr=since_stderr, flags=flags)
-        return AsyncExecStream(self._link, Request(self._command, Start(argv=()), None, None, output_limit), attach)
+    def _stream(self, since: Since, output_limit: int, *, view: bool) -> AsyncExecStream:
+        request = Request(self._command, Start(argv=()), None, None, output_limit)
+        return AsyncExecStream(self._link, request, Attachment(self._id, since, view))
 
     def __aiter__(self) -> AsyncIterator[OutputChunk]:
         return self._chunks()
@@ -84,7 +84,7 @@ class AsyncProcess:
         if self._result is None:
             # A task that iterates this handle keeps what it has: then this one only looks on.
             busy = self._attached is not None and self._attached.is_attached
-            stream = self._stream(0, 0, OUTPUT_LIMIT, view=True) if busy else self.attach()
+            stream = self._stream(0, OUTPUT_LIMIT, view=True) if busy else self.attach()
             async with stream:
                 self._result = await stream.wait()
         return self._result
@@ -96,11 +96,14 @@ class AsyncProcess:
     async def output(self, *, since: Since = 0) -> ProcessOutput:
         """What the ring buffers hold now from `since` on. Neither waits nor holds the process back.
 
-        Raises ProcessNotFound, and InvalidArgument for an offset beyond the end.
+        To go on without a loss, pass what `next` says.
+
+        Raises ProcessNotFound, and InvalidArgument for an offset beyond the end, or one number beyond both ends.
         """
-        start_out, start_err = _check_since(since, least=0)
+        _check_since(since, least=0)
         info = await find_process(self._link, self._id)
-        return await read_rings(self._link, self._id, (start_out, start_err), (info.stdout_bytes, info.stderr_bytes))
+        start = start_offsets(since, info)
+        return await read_rings(self._link, self._id, start, (info.stdout_bytes, info.stderr_bytes))
 
     async def write_stdin(self, data: bytes | str) -> None:
         """Send input; waits while the process does not read it. Tasks that write at once do so one after the other.
@@ -135,7 +138,7 @@ class AsyncProcess:
     async def kill(self, signal: int = SIGKILL) -> None:
         """Send a signal: SIGKILL goes to the process and all its descendants, others to its process group.
 
-        Raises ProcessNotFound when it has ended.
+        A process that has ended is no error. Raises ProcessNotFound when it ended so long ago that it is forgotten.
         """
         await send_signal(self._link, self._id, signal)
 
@@ -173,8 +176,8 @@ class AsyncProcess:
         self._control = None
 
 
-def _check_since(since: Since, *, least: int) -> tuple[int, int]:
+def _check_since(since: Since, *, least: int) -> Since:
     pair = (since, since) if isinstance(since, int) else tuple(since)
     if len(pair) != 2 or not all(type(offset) is int and offset >= least for offset in pair):
         raise InvalidArgument(f"since must be a byte offset or a pair of them, not {since!r}")
-    return pair[0], pair[1]
+    return since if isinstance(since, int) else (pair[0], pair[1])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from skerry.core.errors import ConnectionLost, ProcessNotFound, SkerryError
+from skerry.core.errors import ConnectionLost, InvalidArgument, ProcessNotFound, SkerryError
 from skerry.core.models import ExecStatus, ProcessInfo, TerminalInfo
 from skerry.sdk.commands import MAX_SIDE, decode
 from skerry.sdk.link import CONTROL_GUARD, Link
@@ -53,6 +53,28 @@ async def find_terminal(link: Link, id: int) -> TerminalInfo:
     if isinstance(found, TerminalInfo):
         return found
     raise ProcessNotFound(f"{id} is a process, not a terminal", hint="use processes.get")
+
+
+async def is_known(link: Link, id: int) -> bool:
+    """Whether there is a process or terminal with this id, running or ended."""
+    return any(info.id == id for info in await _list(link))
+
+
+def start_offsets(since: int | tuple[int, int], info: ProcessInfo) -> tuple[int, int]:
+    """Where to begin in stdout and stderr; one number is cut to the end of the stream that has less.
+
+    Raises InvalidArgument for an offset beyond the end, or one number beyond both ends.
+    """
+    written = {"stdout": info.stdout_bytes, "stderr": info.stderr_bytes}
+    if isinstance(since, int):
+        if since > max(written.values()):
+            wrote = f"{info.stdout_bytes} bytes to stdout and {info.stderr_bytes} to stderr"
+            raise InvalidArgument(f"since={since} is beyond the end: process {info.id} has written {wrote}")
+        return min(since, info.stdout_bytes), min(since, info.stderr_bytes)
+    for offset, (stream, size) in zip(since, written.items(), strict=True):
+        if offset > size:
+            raise InvalidArgument(f"{offset} is beyond the end: process {info.id} has written {size} bytes to {stream}")
+    return since
 
 
 async def _list(link: Link) -> list[ProcessInfo | TerminalInfo]:

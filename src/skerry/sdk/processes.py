@@ -68,6 +68,6 @@ class AsyncProcesses:
     async def kill(self, id: int, signal: int = SIGKILL) -> None:
         """Send a signal: SIGKILL goes to the process and all its descendants, others to its process group.
 
-        Raises ProcessNotFound when it is not there or has ended.
+        A process that has ended is no error. Raises ProcessNotFound when it is not there.
         """
         await send_signal(self._link, id, signal)

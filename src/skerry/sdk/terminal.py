@@ -132,7 +132,7 @@ class AsyncTerminal:
     async def kill(self, signal: int = SIGKILL) -> None:
         """Send a signal: SIGKILL goes to the program and all its descendants, others to its process group.
 
-        Raises ProcessNotFound when it has ended.
+        A program that has ended is no error. Raises ProcessNotFound when it ended so long ago that it is forgotten.
         """
         await send_signal(self._link, self._id, signal)
 

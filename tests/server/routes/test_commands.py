@@ -129,7 +129,9 @@ def test_a_process_is_fed_read_signalled_and_waited_for(owner: httpx2.Client, bo
     done = owner.get(f"{one}/wait", params={"timeout": 20}).json()
     assert (done["exit_code"], done["stdout"]) == (0, "got a\ngot b\nbye\n")
     again = owner.post(f"{one}/signal", json={"signal": 15})
-    assert (again.status_code, again.json()["code"]) == (404, "PROCESS_NOT_FOUND")
+    assert again.status_code == 204
+    unknown = owner.post(f"{at}/4711/signal", json={"signal": 15})
+    assert (unknown.status_code, unknown.json()["code"]) == (404, "PROCESS_NOT_FOUND")
     other = owner.post(at, json={"command": ["sleep", "100"]}).json()["id"]
     assert owner.delete(f"{at}/{other}").status_code == 204
     assert owner.get(f"{at}/{other}/wait", params={"timeout": 20}).json()["signal"] == 9

@@ -47,7 +47,7 @@ async def process(
     box = await sandbox.use(auto_start=not view)
     handle = await box.processes.get(process, view=True) if view else await PROCESSES.get(box, process)
     start = (since, since if since_stderr is None else since_stderr)
-    async with handle.attach(since=start, output_limit=0) as stream:
+    async with handle.attach(since=since if since_stderr is None else start, output_limit=0) as stream:
         await socket.accept()
         browser = Browser(socket)
         with gone_is_fine():
