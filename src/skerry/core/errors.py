@@ -36,6 +36,7 @@ SkerryError
     ├── IsADirectory (IsADirectoryError)    IS_A_DIRECTORY
     ├── NotADirectory (NotADirectoryError)  NOT_A_DIRECTORY
     ├── NotAFile                            NOT_A_FILE
+    ├── SymlinkLoop                         SYMLINK_LOOP
     ├── AlreadyExists (FileExistsError)     ALREADY_EXISTS
     ├── NotEmpty                            NOT_EMPTY
     ├── ReadOnly                            READ_ONLY
@@ -46,6 +47,7 @@ SkerryError
 
 from __future__ import annotations
 
+from errno import ELOOP
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
@@ -304,6 +306,13 @@ class NotAFile(FileError):
     code = "NOT_A_FILE"
 
 
+class SymlinkLoop(FileError):
+    """A path leads through links that lead back to themselves; `errno` is ELOOP."""
+
+    code = "SYMLINK_LOOP"
+    hint = "remove the link, or give the path that it should lead to"
+
+
 class AlreadyExists(FileError, FileExistsError):
     code = "ALREADY_EXISTS"
 
@@ -347,6 +356,8 @@ AGENT_ERRORS: dict[str, type[SkerryError]] = {
     )
 }
 """The codes an agent may send; any other means a broken agent."""
+AGENT_ELOOP = 40
+"""Linux's number: an agent says INVALID_ARGUMENT with it for a loop of links."""
 
 
 def agent_error(code: str, errno: int, message: str) -> SkerryError:
@@ -355,6 +366,8 @@ def agent_error(code: str, errno: int, message: str) -> SkerryError:
     if error is None:
         return Corrupted(f"the agent sent an unknown error code {code[:40]!r}")
     text = message[:2000] or code
+    if error is InvalidArgument and errno == AGENT_ELOOP:
+        return SymlinkLoop(text, errno=ELOOP)
     if issubclass(error, FileError):
         return error(text, errno=errno)
     return error(text)

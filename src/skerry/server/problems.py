@@ -43,6 +43,7 @@ STATUS: dict[str, int] = {
     "IS_A_DIRECTORY": 409,
     "NOT_A_DIRECTORY": 409,
     "NOT_A_FILE": 409,
+    "SYMLINK_LOOP": 409,
     "PORT_CLOSED": 409,
     "TOO_LARGE": 413,
     "CORRUPTED": 422,

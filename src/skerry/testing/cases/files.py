@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from collections.abc import AsyncIterator
@@ -18,7 +19,7 @@ from skerry.core.errors import (
     NotAFile,
     NotEmpty,
     PermissionDenied,
-    SkerryError,
+    SymlinkLoop,
 )
 from skerry.core.provider import Provider
 from skerry.sdk.sandbox import AsyncSandbox
@@ -271,8 +272,14 @@ class FilesConformance(Conformance):
             await sandbox.files.list(f"{directory}/file")
         with pytest.raises(NotADirectory):
             await sandbox.files.write(f"{directory}/file/below", b"")
-        with pytest.raises(SkerryError):
-            await sandbox.files.read(f"{directory}/loop")
+        for operation in (sandbox.files.read, sandbox.files.stat, sandbox.files.list):
+            with pytest.raises(SymlinkLoop) as loop:
+                await operation(f"{directory}/loop/below")
+            assert isinstance(loop.value, OSError) and loop.value.errno == errno.ELOOP
+        with pytest.raises(SymlinkLoop):
+            await sandbox.files.write(f"{directory}/loop", b"")
+        with pytest.raises(SymlinkLoop):
+            await sandbox.exec(["true"], cwd=f"{directory}/loop")
         for path in ("", "a\0b"):
             with pytest.raises(InvalidArgument):
                 await sandbox.files.read(path)
