@@ -42,7 +42,7 @@ def test_port_prints_where_a_forward_leads_as_json(skerry: Skerry, box: str) -> 
     while not text.endswith("}\n"):
         text += started.stdout.readline().decode()
     data = json.loads(text)
-    assert (data["port"], data["url"]) == (8000, f"http://127.0.0.1:{data['local_port']}")
+    assert (data["port"], data["url"]) == (8000, f"http://127.0.0.2:{data['local_port']}")
     started.send_signal(signal.SIGTERM)
     started.communicate(timeout=20)
     assert started.returncode == 143

@@ -63,13 +63,13 @@ async def test_a_stop_ends_forwards_so_that_nobody_starts_it_by_accident(sandbox
     await sandbox.processes.spawn("exec python3 -m http.server 8000")
     await sandbox.ports.wait(8000, timeout=30)
     forward = await sandbox.ports.forward(8000)
-    stream = await anyio.connect_tcp("127.0.0.1", forward.local_port)
+    stream = await anyio.connect_tcp(forward.host, forward.local_port)
     await sandbox.stop()
     with contextlib.suppress(anyio.BrokenResourceError), pytest.raises(anyio.EndOfStream):
         await stream.receive()
     await stream.aclose()
     with pytest.raises(OSError):
-        await anyio.connect_tcp("127.0.0.1", forward.local_port)
+        await anyio.connect_tcp(forward.host, forward.local_port)
     assert (await sandbox.info()).state is State.STOPPED
 
 

@@ -107,11 +107,11 @@ async def test_http_through_a_forward(address: str, box: AsyncSandbox) -> None:
     assert await box.ports.wait(8000) == ListeningPort(port=8000, address=address, uid=1000)
     assert [entry.port for entry in await box.ports.list()] == [8000]
     async with await box.ports.forward(8000) as forward:
-        assert forward.url == f"http://127.0.0.1:{forward.local_port}"
-        assert (forward.port, forward.host) == (8000, "127.0.0.1")
+        assert forward.url == f"http://127.0.0.2:{forward.local_port}"
+        assert (forward.port, forward.host) == (8000, "127.0.0.2")
         assert await asyncio.to_thread(get, f"{forward.url}/page") == b"the page"
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", forward.local_port))
+        socket.create_connection((forward.host, forward.local_port))
 
 
 async def test_a_url_stays_the_same_and_ends_with_the_sandbox_object(box: AsyncSandbox) -> None:
@@ -145,7 +145,7 @@ async def test_megabytes_both_ways_at_once_and_a_hundred_connections(servers: As
 
         async def talk(size: int) -> None:
             data = os.urandom(size)
-            reader, writer = await asyncio.open_connection("127.0.0.1", forward.local_port)
+            reader, writer = await asyncio.open_connection(forward.host, forward.local_port)
 
             async def send() -> None:
                 for at in range(0, size, 1 << 16):
@@ -167,14 +167,14 @@ async def test_megabytes_both_ways_at_once_and_a_hundred_connections(servers: As
 
 async def test_a_half_closed_connection_still_answers_and_a_server_may_close_first(servers: AsyncSandbox) -> None:
     async with await servers.ports.forward(COUNT) as forward:
-        reader, writer = await asyncio.open_connection("127.0.0.1", forward.local_port)
+        reader, writer = await asyncio.open_connection(forward.host, forward.local_port)
         writer.write(bytes(1_000_000))
         writer.write_eof()
         assert await reader.read(-1) == b"1000000"
         writer.close()
         await writer.wait_closed()
     async with await servers.ports.forward(FIRST) as forward:
-        reader, writer = await asyncio.open_connection("127.0.0.1", forward.local_port)
+        reader, writer = await asyncio.open_connection(forward.host, forward.local_port)
         assert await reader.read(-1) == b"hello and goodbye"
         writer.close()
         await writer.wait_closed()
@@ -188,7 +188,7 @@ async def test_a_slow_reader_holds_the_server_back_and_costs_little(servers: Asy
 
     async with await servers.ports.forward(FLOOD) as forward:
         before = resident(pid), resident("self")
-        reader, writer = await asyncio.open_connection("127.0.0.1", forward.local_port)
+        reader, writer = await asyncio.open_connection(forward.host, forward.local_port)
         moved = 0
         for _ in range(30):
             moved += len(await reader.readexactly(1 << 20))
@@ -204,7 +204,7 @@ async def test_a_dial_that_fails_resets_the_connection(box: AsyncSandbox) -> Non
     async with await box.ports.forward(8000, wait=30) as forward:
         await server.kill()
         await server.wait()
-        reader, writer = await asyncio.open_connection("127.0.0.1", forward.local_port)
+        reader, writer = await asyncio.open_connection(forward.host, forward.local_port)
         with pytest.raises(ConnectionResetError):
             await reader.read(1)
         writer.close()
@@ -213,7 +213,7 @@ async def test_a_dial_that_fails_resets_the_connection(box: AsyncSandbox) -> Non
 async def test_a_sandbox_destroyed_meanwhile_resets_and_leaves_nothing(servers: AsyncSandbox) -> None:
     before = descriptors("self")
     forward = await servers.ports.forward(ECHO)
-    reader, writer = await asyncio.open_connection("127.0.0.1", forward.local_port)
+    reader, writer = await asyncio.open_connection(forward.host, forward.local_port)
     writer.write(b"x")
     assert await reader.read(1) == b"x"
     await servers.destroy()
@@ -221,7 +221,7 @@ async def test_a_sandbox_destroyed_meanwhile_resets_and_leaves_nothing(servers: 
         await reader.read(1)
     writer.close()
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", forward.local_port))
+        socket.create_connection((forward.host, forward.local_port))
     await eventually(lambda: descriptors("self") <= before)
 
 
@@ -244,7 +244,7 @@ async def test_bad_input_is_refused_before_anything_happens(box: AsyncSandbox) -
 
 
 async def test_a_local_port_in_use_is_a_conflict(servers: AsyncSandbox) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(Conflict):
+    with socket.create_server(("127.0.0.2", 0)) as taken, pytest.raises(Conflict):
         await servers.ports.forward(ECHO, local_port=taken.getsockname()[1])
     with pytest.raises(InvalidArgument):
         await servers.ports.forward(ECHO, host="192.0.2.1")
@@ -314,7 +314,7 @@ async def test_a_forwarded_connection_that_did_not_end_well_is_reset(fake: FakeP
     fake.script = script
     with anyio.fail_after(10):
         async with await sandbox.ports.forward(80) as forward:
-            reader, writer = await asyncio.open_connection("127.0.0.1", forward.local_port)
+            reader, writer = await asyncio.open_connection(forward.host, forward.local_port)
             with pytest.raises(ConnectionResetError):
                 await reader.read(-1)
             writer.close()

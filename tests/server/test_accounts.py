@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from skerry import Sandbox
 from skerry.server.permissions import Role, Scope
 from tests.server.conftest import Running
 
@@ -367,3 +368,26 @@ def test_what_others_will_be_shown_holds_no_control_characters(server: Running, 
         made = client.post(f"/v1/sandboxes/{box}/snapshots", json=body)
         assert made.json()["description"] == "first line\nsecond\tline"
         assert client.delete(f"/v1/snapshots/{made.json()['id']}").status_code == 204
+
+
+HEADERS = """
+import http.server, sys
+class Tell(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(bytes(self.headers))
+http.server.HTTPServer(("127.0.0.1", 8000), Tell).serve_forever()
+"""
+
+
+def test_the_session_of_a_browser_does_not_go_to_a_program_that_a_forward_leads_to(server: Running, mira: str) -> None:
+    with Sandbox.create() as sandbox, signed_in(server, mira) as client:
+        assert server.url.startswith("http://127.0.0.1:")
+        sandbox.processes.spawn(["python3", "-c", HEADERS])
+        for forward in (sandbox.ports.forward(8000, wait=30), sandbox.ports.forward(8000, host="0.0.0.0")):
+            got = client.get(forward.url)
+            assert "host: 127.0.0." in got.text.lower()
+            assert "skerry=" not in got.text
+        url = f"http://127.0.0.1:{forward.local_port}"
+        assert "skerry=" in client.get(url).text  # the client is as a browser is: ports do not matter to it

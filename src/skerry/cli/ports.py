@@ -22,13 +22,14 @@ def port(
     sandbox: options.SandboxName,
     port: Inside = None,
     local: Local = 0,
-    host: Annotated[str, typer.Option("--host", metavar="ADDR", help="This machine's address.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option("--host", metavar="ADDR", help="The address to listen on.")] = "127.0.0.2",
     wait: Annotated[float, typer.Option("--wait", metavar="S", help="Wait so long for a server inside.")] = 0.0,
     output: options.Output = Format.TEXT,
 ) -> None:
     """List the ports of a sandbox, or forward one to here.
 
-    A forward prints its URL when it is ready and lasts until Ctrl-C.
+    A forward prints its URL when it is ready and lasts until Ctrl-C. It listens on 127.0.0.2 so that a browser keeps
+    what it has for 127.0.0.1, such as the session of a Skerry server, from the program in the sandbox.
 
     \b
     Example:

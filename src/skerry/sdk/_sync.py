@@ -1110,8 +1110,11 @@ class Ports:
         """Wait until somebody inside listens on `port`. Raises Timeout."""
         return run(self._inner.wait(port, timeout=timeout))
 
-    def forward(self, port: int, *, local_port: int = 0, host: str = "127.0.0.1", wait: float = 0.0) -> Forward:
+    def forward(self, port: int, *, local_port: int = 0, host: str = "127.0.0.2", wait: float = 0.0) -> Forward:
         """Let `local_port` of this machine (0: any that is free) lead to `port` inside.
+
+        It listens on 127.0.0.2, which only this machine reaches. There a browser does not send the program inside what
+        it has for 127.0.0.1, such as the session of a Skerry server; `host="127.0.0.1"` gives that up.
 
         It ends with `close()`, with its `with` block, and with this sandbox object. A connection whose other side
         cannot be reached is reset.

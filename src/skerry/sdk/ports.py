@@ -104,7 +104,7 @@ class AsyncForward:
 
     @property
     def url(self) -> str:
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._host, self._host)
+        host = {"0.0.0.0": "127.0.0.2", "::": "::1"}.get(self._host, self._host)
         return f"http://{f'[{host}]' if ':' in host else host}:{self.local_port}"
 
     async def close(self) -> None:
@@ -164,10 +164,14 @@ class AsyncPorts:
             await asyncio.sleep(min(pause, left))
             pause = min(pause * 1.5, POLL_MAX)
 
+    # Not on 127.0.0.1: browsers send the cookies of an address to all its ports, and a server of Skerry listens there.
     async def forward(
-        self, port: int, *, local_port: int = 0, host: str = "127.0.0.1", wait: float = 0.0
+        self, port: int, *, local_port: int = 0, host: str = "127.0.0.2", wait: float = 0.0
     ) -> AsyncForward:
         """Let `local_port` of this machine (0: any that is free) lead to `port` inside.
+
+        It listens on 127.0.0.2, which only this machine reaches. There a browser does not send the program inside what
+        it has for 127.0.0.1, such as the session of a Skerry server; `host="127.0.0.1"` gives that up.
 
         It ends with `close()`, with its `async with` block, and with this sandbox object. A connection whose other side
         cannot be reached is reset.

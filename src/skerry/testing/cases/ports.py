@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from urllib.parse import urlsplit
 
 import anyio
 import pytest
@@ -41,10 +42,11 @@ def free_port() -> int:
         return port
 
 
-async def talk(port: int, data: bytes) -> bytes:
-    """Send all of `data` to a port of this machine and read until the other side has said all."""
-    got = b""
-    async with await anyio.connect_tcp("127.0.0.1", port) as stream, anyio.create_task_group() as group:
+async def talk(url: str, data: bytes) -> bytes:
+    """Send all of `data` to where the URL of a forward leads and read until the other side has said all."""
+    got, parts = b"", urlsplit(url)
+    assert parts.hostname is not None and parts.port is not None
+    async with await anyio.connect_tcp(parts.hostname, parts.port) as stream, anyio.create_task_group() as group:
 
         async def send() -> None:
             await stream.send(data)
@@ -66,7 +68,7 @@ class PortsConformance(Conformance):
         server, port = await echo(sandbox)
         data = os.urandom(2_000_000)
         async with await sandbox.ports.forward(port) as forward:
-            assert await talk(forward.local_port, data) == data
+            assert await talk(forward.url, data) == data
         await server.kill()
 
     async def test_connections_at_once_are_apart(self, sandbox: AsyncSandbox) -> None:
@@ -75,7 +77,7 @@ class PortsConformance(Conformance):
         async with await sandbox.ports.forward(port) as forward, anyio.create_task_group() as group:
 
             async def client(number: int) -> None:
-                assert await talk(forward.local_port, bytes([number]) * 100_000) == bytes([number]) * 100_000
+                assert await talk(forward.url, bytes([number]) * 100_000) == bytes([number]) * 100_000
 
             for number in range(15):
                 group.start_soon(client, number)
@@ -87,7 +89,7 @@ class PortsConformance(Conformance):
         async with await sandbox.ports.forward(port) as forward:
             local = forward.local_port
         with pytest.raises(OSError, match=r"."):
-            await anyio.connect_tcp("127.0.0.1", local)
+            await anyio.connect_tcp(forward.host, local)
         await server.kill()
 
     async def test_a_port_nobody_listens_on_is_closed(self, sandbox: AsyncSandbox) -> None:
@@ -102,7 +104,7 @@ class PortsConformance(Conformance):
         """Not some other port that nobody asked for."""
         server, port = await echo(sandbox)
         with socket.create_server(("127.0.0.1", 0)) as mine, pytest.raises(Conflict):
-            await sandbox.ports.forward(port, local_port=mine.getsockname()[1])
+            await sandbox.ports.forward(port, host="127.0.0.1", local_port=mine.getsockname()[1])
         await server.kill()
 
     async def test_a_server_that_starts_later_is_waited_for(self, sandbox: AsyncSandbox, directory: str) -> None:
@@ -138,9 +140,9 @@ class PortsConformance(Conformance):
         """The same port has the same address as long as the object is used."""
         server, port = await echo(sandbox)
         url = await sandbox.ports.url(port)
-        assert url.startswith("http://127.0.0.1:")
+        assert url.startswith("http://127.0.0.2:")
         assert await sandbox.ports.url(port) == url
-        assert await talk(int(url.rstrip("/").rsplit(":", 1)[1]), b"hello") == b"hello"
+        assert await talk(url, b"hello") == b"hello"
         await server.kill()
 
     async def test_a_connection_needs_no_port_here(self, sandbox: AsyncSandbox) -> None:
