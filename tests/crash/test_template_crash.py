@@ -44,8 +44,9 @@ def destroy_created() -> int:
     created = Sandbox.list()
     assert [(info.purpose, info.leased_to) for info in created] in ([], [(MADE, None)])
     for info in created:
-        with Sandbox.connect(info.id) as sandbox:
-            assert sandbox.files.exists(mark("prepared", info.id), user="root")
+        sandbox = Sandbox.connect(info.id)
+        assert sandbox.files.exists(mark("prepared", info.id), user="root")
+        sandbox.destroy()
     return len(created)
 
 

@@ -66,7 +66,6 @@ def test_what_happens_past_the_server_is_found_too(server: Running, owner: httpx
 
     cursor = owner.get("/v1/events?since=now").json()["cursor"]
     with Sandbox.get(box) as sandbox:
-        sandbox.keep()
         sandbox.pause()
         answer = owner.get("/v1/events", params={"since": cursor, "type": "paused", "wait": 20}).json()
         assert [item["sandbox_id"] for item in answer["items"]] == [box]

@@ -165,7 +165,6 @@ def test_a_request_that_the_end_cuts_off_is_told_so_and_audited(tmp_path: Path) 
             with Sandbox.get(box, provider="local") as beside:
                 while "sleep" not in beside.exec("cat /proc/[0-9]*/comm").stdout:
                     time.sleep(0.05)
-                beside.keep()
             running.stop()
             asking.join(20)
         finally:

@@ -1359,10 +1359,11 @@ class ForkResult:
 
 
 class Sandbox:
-    """An isolated environment to run commands in. Made by `create`, `connect`, `get` or `find`.
+    """An isolated environment to run commands in. Made by `create`, `clone` or `fork`; found by `connect`, `get`, `find`.
 
-    `with` ties its life to the block: it is destroyed on the way out, and ends with this process if that dies.
-    Without, it lives until `destroy` or the end of its lifetime. May be used from several tasks and event loops.
+    `with` on one that was made here ties its life to the block: it is destroyed on the way out, and ends with
+    this process if that dies. On one that was found, leaving the block only closes the connection.
+    Without `with` it lives until `destroy` or its timeout. May be used from several tasks and event loops.
     """
 
     def __init__(self, inner: _sandbox.AsyncSandbox) -> None:
@@ -1495,6 +1496,8 @@ class Sandbox:
     def connect(cls, id_or_name: str, *, provider: str | Provider | None = None, auto_start: bool = True) -> Self:
         """A sandbox that exists, with its connection open; one that is stopped or paused is started.
 
+        `with` on it only closes the connection on the way out: the sandbox goes on.
+
         Raises SandboxNotFound, SandboxStopped, SandboxFailed, ConnectionLost.
         """
         return cls(run(_sandbox.AsyncSandbox.connect(id_or_name, provider=provider, auto_start=auto_start)))
@@ -1503,13 +1506,15 @@ class Sandbox:
     def get(cls, id: str, *, provider: str | Provider | None = None, auto_start: bool = True) -> Self:
         """The sandbox with that id; the connection is opened, and it is started, when it is needed.
 
+        `with` on it only closes the connection on the way out: the sandbox goes on.
+
         Raises SandboxNotFound.
         """
         return cls(run(_sandbox.AsyncSandbox.get(id, provider=provider, auto_start=auto_start)))
 
     @classmethod
     def find(cls, id_or_name: str, *, provider: str | Provider | None = None, auto_start: bool = True) -> Self:
-        """The sandbox with that id or name, as `get`. Raises SandboxNotFound."""
+        """The sandbox with that id or name, as `get`: `with` does not destroy it. Raises SandboxNotFound."""
         return cls(run(_sandbox.AsyncSandbox.find(id_or_name, provider=provider, auto_start=auto_start)))
 
     @classmethod
@@ -1543,7 +1548,7 @@ class Sandbox:
         run(self._inner.__aexit__(kind, error, traceback))
 
     def keep(self) -> None:
-        """Let it live on: leaving `with` closes the connection only, and it no longer ends with this process.
+        """Let it live on: leaving `with` only closes the connection, and it no longer ends with this process.
 
         Raises SandboxNotFound, ConnectionLost.
         """

@@ -87,10 +87,11 @@ class AsyncForkResult:
 
 
 class AsyncSandbox:
-    """An isolated environment to run commands in. Made by `create`, `connect`, `get` or `find`.
+    """An isolated environment to run commands in. Made by `create`, `clone` or `fork`; found by `connect`, `get`, `find`.
 
-    `async with` ties its life to the block: it is destroyed on the way out, and ends with this process if that dies.
-    Without, it lives until `destroy` or the end of its lifetime. May be used from several tasks and event loops.
+    `async with` on one that was made here ties its life to the block: it is destroyed on the way out, and ends with
+    this process if that dies. On one that was found, leaving the block only closes the connection.
+    Without `async with` it lives until `destroy` or its timeout. May be used from several tasks and event loops.
     """
 
     def __init__(
@@ -109,7 +110,8 @@ class AsyncSandbox:
         self._git = AsyncGit(self._link)
         self._snapshots = AsyncSandboxSnapshots(provider, info.id, self._restored)
         self._instructions: Instructions | None = None
-        self._kept = False
+        self._owned = False
+        """Whether it was made by this object, so that `async with` destroys it."""
         self._link.on_start = self._serve
 
     @classmethod
@@ -257,6 +259,7 @@ class AsyncSandbox:
                     raise
                 again = False  # it was replaced or removed since it was found
         sandbox = cls(chosen, info, spec, auto_start=auto_start)
+        sandbox._owned = True
         await prepare(sandbox, built, origin, on_log)
         if spec.snapshot is not None or import_state is not None:
             await sandbox._serve()
@@ -270,6 +273,8 @@ class AsyncSandbox:
     async def connect(cls, id_or_name: str, *, provider: str | Provider | None = None, auto_start: bool = True) -> Self:
         """A sandbox that exists, with its connection open; one that is stopped or paused is started.
 
+        `async with` on it only closes the connection on the way out: the sandbox goes on.
+
         Raises SandboxNotFound, SandboxStopped, SandboxFailed, ConnectionLost.
         """
         sandbox = await cls.find(id_or_name, provider=provider, auto_start=auto_start)
@@ -280,6 +285,8 @@ class AsyncSandbox:
     async def get(cls, id: str, *, provider: str | Provider | None = None, auto_start: bool = True) -> Self:
         """The sandbox with that id; the connection is opened, and it is started, when it is needed.
 
+        `async with` on it only closes the connection on the way out: the sandbox goes on.
+
         Raises SandboxNotFound.
         """
         chosen = registry.provider(provider)
@@ -287,7 +294,7 @@ class AsyncSandbox:
 
     @classmethod
     async def find(cls, id_or_name: str, *, provider: str | Provider | None = None, auto_start: bool = True) -> Self:
-        """The sandbox with that id or name, as `get`. Raises SandboxNotFound."""
+        """The sandbox with that id or name, as `get`: `async with` does not destroy it. Raises SandboxNotFound."""
         chosen = registry.provider(provider)
         return cls(chosen, await chosen.find(id_or_name), auto_start=auto_start)
 
@@ -310,6 +317,8 @@ class AsyncSandbox:
         return select(everything, state=state, metadata=metadata, labels=labels, limit=limit, cursor=cursor)
 
     async def __aenter__(self) -> Self:
+        if not self._owned:
+            return self
         try:
             await self._lease()
         except SandboxStopped:
@@ -323,16 +332,16 @@ class AsyncSandbox:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         with anyio.fail_after(DESTROY_GUARD, shield=True):
-            await (self.close() if self._kept else self.destroy())
+            await (self.destroy() if self._owned else self.close())
 
     async def keep(self) -> None:
-        """Let it live on: leaving `async with` closes the connection only, and it no longer ends with this process.
+        """Let it live on: leaving `async with` only closes the connection, and it no longer ends with this process.
 
         Raises SandboxNotFound, ConnectionLost.
         """
         if self._link.leased:
             await self._release()
-        self._kept = True
+        self._owned = False
 
     async def _lease(self) -> None:
         """Tie it to this process, where the provider can."""
@@ -656,16 +665,16 @@ class AsyncSandbox:
         spec = copy_spec(await self.info(), self.config, options)
         made = await copy(self._provider, self.id, [spec] * check_count(n), on_log)
         known = dataclasses.replace(spec, secrets_of=None)
-        results = tuple(
-            AsyncForkResult(None, result)
-            if isinstance(result, SkerryError)
-            else AsyncForkResult(type(self)(self._provider, result, known))
-            for result in made
-        )
-        for result in results:
-            if result.sandbox is not None:
-                await result.sandbox._serve()
-        return results
+        results = []
+        for result in made:
+            if isinstance(result, SkerryError):
+                results.append(AsyncForkResult(None, result))
+                continue
+            sandbox = type(self)(self._provider, result, known)
+            sandbox._owned = True
+            results.append(AsyncForkResult(sandbox))
+            await sandbox._serve()
+        return tuple(results)
 
     async def _restored(self, info: SandboxInfo) -> None:
         """Everything that ran in it is gone, its agent too."""

@@ -15,7 +15,7 @@ from skerry.core.errors import SandboxNotFound
 from skerry.core.provider import Provider
 from skerry.sdk import Sandbox
 from skerry.sdk.sandbox import AsyncSandbox
-from skerry.testing.cases.base import Conformance, gone
+from skerry.testing.cases.base import Conformance, Fresh, gone
 
 
 def open_files() -> int:
@@ -40,6 +40,30 @@ class ClientsConformance(Conformance):
             group.start_soon(run, other, "two")
         assert sorted(results) == ["one\n"] * 10 + ["two\n"] * 10
         await other.close()
+
+    async def test_leaving_the_block_of_one_that_was_found_only_closes_it(
+        self, sandbox: AsyncSandbox, provider: Provider
+    ) -> None:
+        """Who looks at somebody's sandbox in a `with` must not destroy it on the way out, nor tie it to a process."""
+        for find in (AsyncSandbox.connect, AsyncSandbox.get, AsyncSandbox.find):
+            async with await find(sandbox.id, provider=provider) as found:
+                assert (await found.exec("true")).ok
+                assert (await found.info()).leased_to is None
+
+        def visit() -> None:
+            for find in (Sandbox.connect, Sandbox.get, Sandbox.find):
+                with find(sandbox.id, provider=provider) as found:
+                    found.exec("true")
+
+        await anyio.to_thread.run_sync(visit)
+        assert (await sandbox.exec("echo there")).stdout == "there\n"
+
+    async def test_leaving_the_block_of_one_that_was_made_destroys_it(self, fresh: Fresh, provider: Provider) -> None:
+        """A block that made its sandbox leaves nothing behind."""
+        async with await fresh() as made:
+            assert (await made.exec("true")).ok
+        with pytest.raises(SandboxNotFound):
+            await provider.get(made.id)
 
     async def test_close_leaves_the_sandbox_and_the_object_usable(self, sandbox: AsyncSandbox) -> None:
         """A closed object opens a new connection when it is used again."""
