@@ -96,17 +96,30 @@ async def test_a_terminal_that_is_followed_ends_with_the_stop(sandbox: AsyncSand
     assert (await sandbox.info()).state is State.STOPPED
 
 
-async def test_entering_a_stopped_sandbox_starts_it_or_leaves_it_alone(sandbox: AsyncSandbox) -> None:
+async def test_entering_a_stopped_sandbox_that_was_found_starts_nothing_before_it_is_used(
+    sandbox: AsyncSandbox,
+) -> None:
     await sandbox.files.write("kept", b"data")
     await sandbox.stop()
-    with pytest.raises(SandboxStopped):
-        async with await AsyncSandbox.get(sandbox.id, auto_start=False):
-            pass
+    async with await AsyncSandbox.get(sandbox.id, auto_start=False):
+        pass
     assert (await sandbox.info()).state is State.STOPPED
     async with await AsyncSandbox.get(sandbox.id) as entered:
+        assert (await sandbox.info()).state is State.STOPPED
         assert await entered.files.read("kept") == b"data"
-        await entered.keep()
     assert (await sandbox.info()).state is State.RUNNING
+
+
+async def test_entering_a_stopped_sandbox_that_was_made_starts_it_or_leaves_it_alone() -> None:
+    made = await AsyncSandbox.create(auto_start=False)
+    await made.stop()
+    with pytest.raises(SandboxStopped):
+        async with made:
+            pass
+    assert (await made.info()).state is State.STOPPED
+    await made.start()
+    async with made:
+        assert (await made.info()).leased_to is not None
 
 
 async def test_health_of_a_stopped_sandbox_says_so_and_starts_nothing(sandbox: AsyncSandbox) -> None:

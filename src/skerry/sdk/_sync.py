@@ -1359,7 +1359,7 @@ class ForkResult:
 
 
 class Sandbox:
-    """An isolated environment to run commands in. Made by `create`, `clone` or `fork`; found by `connect`, `get`, `find`.
+    """An isolated environment to run commands in: made by `create`, `clone`, `fork`; found by `connect`, `get`, `find`.
 
     `with` on one that was made here ties its life to the block: it is destroyed on the way out, and ends with
     this process if that dies. On one that was found, leaving the block only closes the connection.

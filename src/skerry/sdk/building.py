@@ -243,7 +243,7 @@ class Builder:
             leased=True,
             unsynced=True,
         )
-        box = AsyncSandbox(self._provider, await self._provider.create(spec), spec)
+        box = AsyncSandbox(self._provider, await self._provider.create(spec), spec, owned=True)
         async with box:
             yield box
         extra = {"op": "template.build", "provider": self._provider.name, "duration": time.perf_counter() - started}

@@ -87,7 +87,7 @@ class AsyncForkResult:
 
 
 class AsyncSandbox:
-    """An isolated environment to run commands in. Made by `create`, `clone` or `fork`; found by `connect`, `get`, `find`.
+    """An isolated environment to run commands in: made by `create`, `clone`, `fork`; found by `connect`, `get`, `find`.
 
     `async with` on one that was made here ties its life to the block: it is destroyed on the way out, and ends with
     this process if that dies. On one that was found, leaving the block only closes the connection.
@@ -95,8 +95,15 @@ class AsyncSandbox:
     """
 
     def __init__(
-        self, provider: Provider, info: SandboxInfo, spec: SandboxSpec | None = None, *, auto_start: bool = True
+        self,
+        provider: Provider,
+        info: SandboxInfo,
+        spec: SandboxSpec | None = None,
+        *,
+        auto_start: bool = True,
+        owned: bool = False,
     ) -> None:
+        """`owned`: it was made for this object, so that `async with` destroys it."""
         self._provider = provider
         self._info = info
         self._spec = spec
@@ -110,8 +117,7 @@ class AsyncSandbox:
         self._git = AsyncGit(self._link)
         self._snapshots = AsyncSandboxSnapshots(provider, info.id, self._restored)
         self._instructions: Instructions | None = None
-        self._owned = False
-        """Whether it was made by this object, so that `async with` destroys it."""
+        self._owned = owned
         self._link.on_start = self._serve
 
     @classmethod
@@ -258,8 +264,7 @@ class AsyncSandbox:
                 if built is None or not again:
                     raise
                 again = False  # it was replaced or removed since it was found
-        sandbox = cls(chosen, info, spec, auto_start=auto_start)
-        sandbox._owned = True
+        sandbox = cls(chosen, info, spec, auto_start=auto_start, owned=True)
         await prepare(sandbox, built, origin, on_log)
         if spec.snapshot is not None or import_state is not None:
             await sandbox._serve()
@@ -670,8 +675,7 @@ class AsyncSandbox:
             if isinstance(result, SkerryError):
                 results.append(AsyncForkResult(None, result))
                 continue
-            sandbox = type(self)(self._provider, result, known)
-            sandbox._owned = True
+            sandbox = type(self)(self._provider, result, known, owned=True)
             results.append(AsyncForkResult(sandbox))
             await sandbox._serve()
         return tuple(results)
