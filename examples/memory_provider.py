@@ -71,7 +71,8 @@ class MemoryProvider(Provider, Deadlines, Leases):
     def _refuse(self, spec: SandboxSpec) -> None:
         """What is asked for and cannot be had is an error, before anything is made."""
         only = {"network": "open", "isolation": spec.isolation and "none"}  # None: whatever there is
-        for option in ("network", "isolation", "resources", "template", "user", "workdir"):
+        only["on_timeout"] = spec.on_timeout and "destroy"
+        for option in ("network", "isolation", "resources", "template", "user", "workdir", "on_timeout"):
             can = only.get(option, getattr(SandboxSpec(), option))
             if getattr(spec, option) != can:
                 raise errors.Unsupported(f"the memory provider can only do {option}={can!r}", option=option)
@@ -173,6 +174,8 @@ def _describe(spec: SandboxSpec, workdir: Path) -> SandboxInfo:
         env_names=tuple(spec.env),
         **dict.fromkeys(("last_active_at", "leased_to", "reason")),
         **{name: getattr(spec, name) for name in ("name", "template", "network", "purpose", "metadata", "labels")},
+        timeout=spec.timeout,
+        on_timeout_asked=spec.on_timeout,
     )
 
 

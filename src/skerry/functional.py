@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from skerry.core import registry
-from skerry.core.models import CodeResult, ExecResult, SandboxInfo, SnapshotInfo, VolumeInfo
+from skerry.core.models import CodeResult, ExecResult, OnTimeout, SandboxInfo, SnapshotInfo, VolumeInfo
 from skerry.core.provider import Provider
 from skerry.http import Login, find_login
 from skerry.http.api import Api
@@ -59,6 +59,7 @@ def create_sandbox(
     resources: ResourceOptions | None = None,
     volumes: VolumeOptions | None = None,
     timeout: float | None = None,
+    on_timeout: OnTimeout | None = None,
     auto_stop: float | None = None,
     auto_archive: float | None = None,
     auto_delete: float | None = None,
@@ -76,6 +77,7 @@ def create_sandbox(
         resources=resources,
         volumes=volumes,
         timeout=timeout,
+        on_timeout=on_timeout,
         auto_stop=auto_stop,
         auto_archive=auto_archive,
         auto_delete=auto_delete,

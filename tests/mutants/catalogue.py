@@ -401,8 +401,8 @@ MUTANTS = [
     Mutant(
         "a dead client's lease is not noticed",
         "src/skerry/providers/local/sweeping.py",
-        "        if record.expired() or record.abandoned():\n            engine.tear_down(record)",
-        "        if record.expired():\n            engine.tear_down(record)",
+        "        if record.abandoned() or (record.expired() and record.ends_for_good):\n",
+        "        if record.expired() and record.ends_for_good:\n",
         "tests/crash/test_crash.py::test_a_killed_client_takes_its_leased_sandbox_along",
     ),
     Mutant(

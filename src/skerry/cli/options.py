@@ -21,6 +21,25 @@ class Network(StrEnum):
     OPEN = "open"
 
 
+class OnTimeout(StrEnum):
+    STOP = "stop"
+    DESTROY = "destroy"
+    PAUSE = "pause"
+
+
+def _lifetime_help() -> str:
+    """With the default and the maximum of this machine; a server has its own."""
+    from skerry.core.config import limits
+    from skerry.core.errors import InvalidArgument
+
+    what = "Let it run for at most so many seconds from its last start"
+    try:
+        bounds = limits()
+    except InvalidArgument:  # which the command itself says
+        return f"{what}; SKERRY_LIFETIME is the default, SKERRY_MAX_LIFETIME the most."
+    return f"{what}: {bounds.lifetime:g} unless given, {bounds.max_lifetime:g} at most."
+
+
 Output = Annotated[Format, typer.Option("-o", "--output", help="How to print.")]
 SandboxName = Annotated[str, typer.Argument(metavar="SANDBOX", help="Its id or name.", show_default=False)]
 ProcessId = Annotated[
@@ -31,7 +50,16 @@ Env = Annotated[
     typer.Option("--env", "-e", metavar="K=V", help="An environment variable; K alone passes your own. Repeatable."),
 ]
 Name = Annotated[str | None, typer.Option("--name", metavar="NAME", help="A unique name for it.")]
-Lifetime = Annotated[float | None, typer.Option("--lifetime", metavar="S", help="It ends after so many seconds.")]
+Lifetime = Annotated[float | None, typer.Option("--lifetime", metavar="S", help=_lifetime_help())]
+OnTimeoutOption = Annotated[
+    OnTimeout | None,
+    typer.Option(
+        "--on-timeout",
+        help="Do this after --lifetime: 'stop' keeps its files. Unless given, one with a name is stopped, one without "
+        "is destroyed.",
+        show_default=False,
+    ),
+]
 Memory = Annotated[str | None, typer.Option("--memory", "-m", metavar="SIZE", help="Such as 512MB or 2GiB.")]
 Cpu = Annotated[float | None, typer.Option("--cpu", metavar="CORES", help="CPU cores, such as 0.5 or 2.")]
 Pids = Annotated[int | None, typer.Option("--pids", metavar="N", help="The most processes and threads at once.")]

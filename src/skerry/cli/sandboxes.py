@@ -28,6 +28,7 @@ def create(
     source: options.Source = None,
     env: options.Env = None,
     lifetime: options.Lifetime = None,
+    on_timeout: options.OnTimeoutOption = None,
     memory: options.Memory = None,
     cpu: options.Cpu = None,
     pids: options.Pids = None,
@@ -46,7 +47,10 @@ def create(
     ] = None,
     output: options.Output = Format.TEXT,
 ) -> None:
-    """Create a sandbox and print its id. It lives until `skerry rm` or the end of its lifetime.
+    """Create a sandbox and print its id. Its timeout is told on stderr.
+
+    At the end of its lifetime one with a name is stopped and keeps its files; `skerry start`, or the next command in
+    it, starts it again with its full lifetime. One without a name is destroyed. --on-timeout chooses.
 
     \b
     Example:
@@ -66,6 +70,7 @@ def create(
                 source=source,
                 env=parse_env(env),
                 timeout=lifetime,
+                on_timeout=None if on_timeout is None else on_timeout.value,
                 resources=resources(memory=memory, cpu=cpu, pids=pids, disk=disk),
                 volumes=parse_volumes(volume),
                 network=network.value,
@@ -77,10 +82,7 @@ def create(
                 on_progress=display.on_progress,
             )
         try:
-            if output is Format.JSON:
-                print_json(await sandbox.info())
-            else:
-                say(sandbox.id)
+            await print_made(sandbox, output)
         finally:
             await sandbox.close()
 
@@ -227,8 +229,8 @@ def rm(
 def gc(output: options.Output = Format.TEXT) -> None:
     """Remove what nobody owns any more.
 
-    That is what a crash has left, what is past its lifetime, and what was leased to a process that is gone. Every
-    start of a sandbox does the same in passing.
+    That is what a crash has left, what is to be destroyed at the end of its lifetime, and what was leased to a process
+    that is gone. What is stopped keeps its files. Every start of a sandbox does the same in passing.
 
     \b
     Example:
@@ -260,6 +262,29 @@ async def connect(name: str, *, start: bool = True) -> AsyncIterator[AsyncSandbo
         yield sandbox
     finally:
         await sandbox.close()
+
+
+async def print_made(sandbox: AsyncSandbox, output: Format) -> None:
+    """The id of a new sandbox, and for people how long it runs."""
+    found = await sandbox.info()
+    if output is Format.JSON:
+        print_json(found)
+        return
+    say(sandbox.id)
+    tell_end(found)
+
+
+def tell_end(info: SandboxInfo) -> None:
+    """Say on stderr when its timeout comes, and what becomes of it then."""
+    if info.expires_at is None:
+        return
+    which = info.name or info.id
+    after = {
+        "stop": f"and keeps its files; `skerry start {which}` starts it again",
+        "destroy": "with its files; a sandbox with --name or --on-timeout stop keeps them",
+        "pause": f"until `skerry resume {which}`",
+    }[info.on_timeout]
+    note(f"{which} {_expires(info)} {after}")
 
 
 def resources(*, memory: str | None, cpu: float | None, pids: int | None, disk: str | None = None) -> Resources:
@@ -313,4 +338,7 @@ def _mount(mount: VolumeMount) -> str:
 
 
 def _expires(info: SandboxInfo) -> str:
-    return "-" if info.expires_at is None else f"in {duration(max(0.0, info.expires_at - time.time()))}"
+    if info.expires_at is None:
+        return "-"
+    what = {"stop": "stops", "destroy": "is destroyed", "pause": "pauses"}[info.on_timeout]
+    return f"{what} in {duration(max(0.0, info.expires_at - time.time()))}"

@@ -11,7 +11,7 @@ from skerry.cli import options
 from skerry.cli.options import Format, parse_env
 from skerry.cli.output import ago, note, print_error, print_json, print_table, say, size
 from skerry.cli.runtime import execute, remove_each
-from skerry.cli.sandboxes import resources
+from skerry.cli.sandboxes import print_made, resources
 
 if TYPE_CHECKING:
     from skerry.core.models import SnapshotInfo
@@ -195,6 +195,7 @@ def clone(
     name: options.Name = None,
     env: options.Env = None,
     lifetime: options.Lifetime = None,
+    on_timeout: options.OnTimeoutOption = None,
     memory: options.Memory = None,
     cpu: options.Cpu = None,
     pids: options.Pids = None,
@@ -219,14 +220,12 @@ def clone(
             name=name,
             env=parse_env(env),
             timeout=lifetime,
+            on_timeout=None if on_timeout is None else on_timeout.value,
             resources=resources(memory=memory, cpu=cpu, pids=pids, disk=disk),
             secrets=secrets,
         )
         try:
-            if output is Format.JSON:
-                print_json(await copy.info())
-            else:
-                say(copy.id)
+            await print_made(copy, output)
         finally:
             await copy.close()
 
@@ -238,6 +237,7 @@ def fork(
     copies: Annotated[int, typer.Option("--copies", "-n", metavar="N", help="How many.", show_default=False)],
     env: options.Env = None,
     lifetime: options.Lifetime = None,
+    on_timeout: options.OnTimeoutOption = None,
     memory: options.Memory = None,
     cpu: options.Cpu = None,
     pids: options.Pids = None,
@@ -267,6 +267,7 @@ def fork(
             copies,
             env=parse_env(env),
             timeout=lifetime,
+            on_timeout=None if on_timeout is None else on_timeout.value,
             resources=resources(memory=memory, cpu=cpu, pids=pids, disk=disk),
             secrets=secrets,
         )

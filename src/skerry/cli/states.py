@@ -14,10 +14,10 @@ import typer
 from skerry.cli import options
 from skerry.cli.lifecycle import Sandboxes, each
 from skerry.cli.options import Format, Network, parse_env, parse_volumes
-from skerry.cli.output import note, print_json, say, size
+from skerry.cli.output import note, print_json, size
 from skerry.cli.progress import Report, progress_bar
 from skerry.cli.runtime import execute
-from skerry.cli.sandboxes import resources
+from skerry.cli.sandboxes import print_made, resources
 
 if TYPE_CHECKING:
     from skerry.core.models import ExportInfo
@@ -78,6 +78,7 @@ def import_(
     key: Key = None,
     env: options.Env = None,
     lifetime: options.Lifetime = None,
+    on_timeout: options.OnTimeoutOption = None,
     memory: options.Memory = None,
     cpu: options.Cpu = None,
     pids: options.Pids = None,
@@ -106,15 +107,13 @@ def import_(
                 name=name,
                 env=parse_env(env),
                 timeout=lifetime,
+                on_timeout=None if on_timeout is None else on_timeout.value,
                 resources=resources(memory=memory, cpu=cpu, pids=pids, disk=disk),
                 volumes=parse_volumes(volume),
                 network=network.value,
             )
         try:
-            if output is Format.JSON:
-                print_json(await box.info())
-            else:
-                say(box.id)
+            await print_made(box, output)
         finally:
             await box.close()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+import time
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 DETACH_KEYS = "ctrl-p,ctrl-q"
 REPLAY = 32 * 1024
 """Bytes shown again by `attach`: a few screens."""
+
+LITTLE_TIME = 600.0
+"""Seconds: `sh` tells of a timeout that is nearer."""
 
 DetachKeys = Annotated[
     str,
@@ -56,7 +60,7 @@ def shell(
     async def work() -> int:
         from skerry import AsyncSandbox
         from skerry.cli.console import local_size, parse_keys
-        from skerry.cli.sandboxes import connect, resources
+        from skerry.cli.sandboxes import connect, resources, tell_end
 
         name, command = _split(words or [])
         keys = parse_keys(detach_keys)
@@ -68,6 +72,9 @@ def shell(
                 box = await stack.enter_async_context(made)
             else:
                 box = await stack.enter_async_context(connect(name))
+                info = await box.info()
+                if info.expires_at is not None and info.expires_at - time.time() < LITTLE_TIME:
+                    tell_end(info)
             cols, rows = local_size()
             terminal = await box.terminals.create(
                 command or None, cols=cols, rows=rows, cwd=workdir, env=parse_env(env), user=user

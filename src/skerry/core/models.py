@@ -71,6 +71,10 @@ class VolumeMount:
     read_only: bool = False
 
 
+OnTimeout = Literal["stop", "destroy", "pause"]
+"""What becomes of a sandbox at its timeout. `stop` keeps its files, `pause` its processes as well."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SandboxSpec:
     """What `create` was asked for, checked."""
@@ -88,6 +92,9 @@ class SandboxSpec:
     metadata: dict[str, str] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
     timeout: float = 3600.0
+    """The longest time it runs, in seconds from its last start."""
+    on_timeout: OnTimeout | None = None
+    """What becomes of it then. None: its name decides, see `at_timeout`."""
     auto_stop: float | None = None
     """Seconds without work in it until it is stopped; counted on from the same moment for the next two."""
     auto_archive: float | None = None
@@ -107,6 +114,11 @@ class SandboxSpec:
     """Whether it belongs to the calling process from the start, and ends with it, until the lease is given back."""
     unsynced: bool = False
     """Whether what its programs want on disk at once may stay in memory: quicker, and not for one that starts again."""
+
+    @property
+    def at_timeout(self) -> OnTimeout:
+        """What becomes of it at its timeout: unless asked otherwise, one with a name is stopped, others destroyed."""
+        return self.on_timeout or ("destroy" if self.name is None else "stop")
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +206,16 @@ class SandboxInfo:
     """Which of the templates of that name; None for `host`."""
     prepared: bool = False
     """Whether it was created with a lease that was then given back: its `create` is complete, whatever came after."""
+    timeout: float | None = None
+    """The longest time it runs, in seconds from each start; None: not known."""
+    on_timeout: OnTimeout = "destroy"
+    """What becomes of it at `expires_at`."""
+    on_timeout_asked: OnTimeout | None = None
+    """What was asked for; None: `on_timeout` follows from whether it has a name."""
+    auto_stop: float | None = None
+    """Seconds without work in it until it is stopped; counted on from the same moment for the next two."""
+    auto_archive: float | None = None
+    auto_delete: float | None = None
 
     def uptime(self, now: float) -> float:
         return 0.0 if self.started_at is None else max(0.0, now - self.started_at)

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import BinaryIO, ClassVar
 
 from anyio.abc import ByteStream
 
@@ -19,6 +19,7 @@ from skerry.core.models import (
     Changes,
     Event,
     ExportInfo,
+    OnTimeout,
     Resources,
     SandboxInfo,
     SandboxSpec,
@@ -48,6 +49,8 @@ class Provider(ABC):
     """Makes sandboxes and opens byte streams into them. Safe to use from several processes at once."""
 
     name: str
+    on_timeout: ClassVar[frozenset[OnTimeout]] = frozenset({"destroy"})
+    """What it can do with a sandbox at its timeout: the values of `SandboxSpec.on_timeout` that it takes."""
 
     @abstractmethod
     async def create(self, spec: SandboxSpec) -> SandboxInfo:

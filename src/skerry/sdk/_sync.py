@@ -22,6 +22,7 @@ from skerry.core.models import (
     FileEvent,
     FileInfo,
     ListeningPort,
+    OnTimeout,
     ProcessInfo,
     SandboxInfo,
     SandboxSpec,
@@ -1387,6 +1388,7 @@ class Sandbox:
         env: Mapping[str, str] | None = None,
         metadata: Mapping[str, str] | None = None,
         timeout: float | None = None,
+        on_timeout: OnTimeout | None = None,
         idle_timeout: float | None = None,
         purpose: str = "development",
         auto_stop: float | None = None,
@@ -1416,9 +1418,12 @@ class Sandbox:
     ) -> Self:
         """Make a sandbox that is ready for commands.
 
-        `timeout` is its lifetime in seconds, counted while it runs. `auto_stop` (`idle_timeout` is the same),
-        `auto_archive` and `auto_delete` are seconds without work in it, all counted from the same moment, after which
-        it is stopped, archived, destroyed; `keep_alive=True` says that none of them is wanted. `secrets` are variables
+        `timeout` is the longest time it runs, in seconds from its last start. `on_timeout` says what becomes of it
+        then: "stop" keeps its files, and the next call or `start` begins a new `timeout`; "destroy" removes it; "pause"
+        freezes it, where the provider can. Unless given, one with a name is stopped and one without is destroyed.
+        `auto_stop` (`idle_timeout` is the same), `auto_archive` and `auto_delete` are seconds without work in it, all
+        counted from the same moment, after which it is stopped, archived, destroyed; `keep_alive=True` says that none
+        of them is wanted. `secrets` are variables
         as `env`, but of this sandbox alone: no copy of it has them. With `auto_start=False` a call on a sandbox that is
         stopped or paused raises SandboxStopped instead of starting it. With `idempotency_key` the same call again
         returns the same sandbox. `on_event` gets every event from `created` on. `instructions` is what
@@ -1462,6 +1467,7 @@ class Sandbox:
                     env=env,
                     metadata=metadata,
                     timeout=timeout,
+                    on_timeout=on_timeout,
                     idle_timeout=idle_timeout,
                     purpose=purpose,
                     auto_stop=auto_stop,
@@ -1751,6 +1757,7 @@ class Sandbox:
         metadata: Mapping[str, str] | None = None,
         labels: Mapping[str, str] | None = None,
         timeout: float | None = None,
+        on_timeout: OnTimeout | None = None,
         secrets: SecretOptions = False,
         on_log: LogCallback | None = None,
     ) -> Sandbox:
@@ -1770,6 +1777,7 @@ class Sandbox:
                     metadata=metadata,
                     labels=labels,
                     timeout=timeout,
+                    on_timeout=on_timeout,
                     secrets=secrets,
                     on_log=on_log,
                 )
@@ -1785,6 +1793,7 @@ class Sandbox:
         metadata: Mapping[str, str] | None = None,
         labels: Mapping[str, str] | None = None,
         timeout: float | None = None,
+        on_timeout: OnTimeout | None = None,
         secrets: SecretOptions = False,
         on_log: LogCallback | None = None,
     ) -> tuple[ForkResult, ...]:
@@ -1804,6 +1813,7 @@ class Sandbox:
                     metadata=metadata,
                     labels=labels,
                     timeout=timeout,
+                    on_timeout=on_timeout,
                     secrets=secrets,
                     on_log=on_log,
                 )
@@ -2029,7 +2039,7 @@ class Sandbox:
         return run(self._inner.scale(cpu=cpu, memory=memory))
 
     def set_timeout(self, seconds: float) -> SandboxInfo:
-        """Let it end `seconds` from now, be that sooner or later than before.
+        """Let its timeout be `seconds` from now, be that sooner or later than before; `on_timeout` stays as it is.
 
         Raises QuotaExceeded above the maximum lifetime, Unsupported where the provider cannot, SandboxNotFound.
         """

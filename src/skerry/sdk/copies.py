@@ -12,10 +12,18 @@ import anyio
 
 from skerry.core.config import limits
 from skerry.core.errors import InvalidArgument, SandboxNotFound, SkerryError
-from skerry.core.models import Resources, SandboxInfo, SandboxSpec
+from skerry.core.models import OnTimeout, Resources, SandboxInfo, SandboxSpec
 from skerry.core.provider import Provider
 from skerry.sdk.commands import check_whole, encode_env
-from skerry.sdk.options import ResourceOptions, check_lifetime, check_name, check_pairs, check_resources
+from skerry.sdk.listing import spec_of
+from skerry.sdk.options import (
+    ResourceOptions,
+    check_lifetime,
+    check_name,
+    check_on_timeout,
+    check_pairs,
+    check_resources,
+)
 from skerry.sdk.snapshots import LogCallback, require_snapshots
 
 MOST_COPIES = 1000
@@ -33,40 +41,44 @@ class CopyOptions:
     metadata: Mapping[str, str] | None = None
     labels: Mapping[str, str] | None = None
     timeout: float | None = None
+    on_timeout: OnTimeout | None = None
     secrets: SecretOptions = False
 
 
-def copy_spec(source: SandboxInfo, config: SandboxSpec, options: CopyOptions) -> SandboxSpec:
-    """What to ask for, but for the snapshot. Raises InvalidArgument, QuotaExceeded, Unsupported."""
+def copy_spec(source: SandboxInfo, options: CopyOptions) -> SandboxSpec:
+    """What to ask for, but for the snapshot: all that is known of the source, and what is to be different.
+
+    Raises InvalidArgument, QuotaExceeded, Unsupported.
+    """
     bounds = limits()
     encode_env(options.env or {})
     if not isinstance(options.secrets, bool):
         encode_env(options.secrets)
-    return SandboxSpec(
+    asked = check_on_timeout(options.on_timeout)
+    return dataclasses.replace(
+        spec_of(source),
         name=check_name(options.name),
         template=source.template,
+        user=None,  # the snapshot has it
+        workdir=None,
         env=dict(options.env or {}),
         secrets={} if isinstance(options.secrets, bool) else dict(options.secrets),
         secrets_of=source.id if options.secrets is True else None,
         metadata=dict(source.metadata) if options.metadata is None else check_pairs(options.metadata, "metadata"),
         labels=dict(source.labels) if options.labels is None else check_pairs(options.labels, "labels"),
         timeout=_lifetime(source) if options.timeout is None else check_lifetime(options.timeout, bounds),
-        auto_stop=config.auto_stop,
-        auto_archive=config.auto_archive,
-        auto_delete=config.auto_delete,
-        purpose=source.purpose,
+        on_timeout=source.on_timeout_asked if asked is None else asked,
         resources=_merge(source.resources, check_resources(options.resources, bounds)),
-        volumes=source.volumes,
-        network="open" if source.network == "open" else "none",
     )
 
 
 def _lifetime(source: SandboxInfo) -> float:
-    """As long as the source was given from its last start on."""
+    """As long as the source was given from its last start on; of one that does not run, from its next."""
     bounds = limits()
-    if source.expires_at is None:
-        return bounds.lifetime
-    return max(1.0, min(bounds.max_lifetime, source.expires_at - (source.started_at or source.created_at)))
+    given = source.timeout
+    if source.expires_at is not None:
+        given = source.expires_at - (source.started_at or source.created_at)
+    return bounds.lifetime if given is None else max(1.0, min(bounds.max_lifetime, given))
 
 
 def _merge(old: Resources, new: Resources) -> Resources:

@@ -121,4 +121,5 @@ def _lifetime(info: SandboxInfo) -> str:
         return "it does not end by itself"
     left = max(0.0, info.expires_at - time.time())
     amount = f"{left / 60:.0f} minutes" if left >= 120 else f"{left:.0f} seconds"
-    return f"it ends with everything in it in about {amount}"
+    what = {"stop": "it is stopped, and files stay,", "pause": "it is frozen"}.get(info.on_timeout)
+    return f"{what or 'it ends with everything in it'} in about {amount}"

@@ -49,6 +49,18 @@ def check_inactivity(provider: Provider, spec: SandboxSpec) -> None:
         archivable(provider, "auto_archive")
 
 
+def check_timeout(provider: Provider, spec: SandboxSpec) -> None:
+    """Raises Unsupported for an `on_timeout` that `provider` cannot see to."""
+    if spec.on_timeout is None or spec.on_timeout in provider.on_timeout:
+        return
+    can = ", ".join(repr(each) for each in sorted(provider.on_timeout))
+    raise Unsupported(
+        f"{provider.name} cannot {spec.on_timeout} a sandbox at its timeout, and no other provider here can",
+        option="on_timeout",
+        hint=f"{provider.name} takes {can}",
+    )
+
+
 def check_grace(seconds: float) -> float:
     """How long processes may take to end; 0: they are killed at once. Raises InvalidArgument."""
     if type(seconds) not in (int, float) or not math.isfinite(seconds) or seconds < 0:

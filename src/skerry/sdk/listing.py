@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from skerry.core.errors import InvalidArgument
 from skerry.core.models import SandboxInfo, SandboxSpec, State, Usage
@@ -64,21 +66,29 @@ def select(
     return SandboxPage(items=page, cursor=f"{page[-1].created_at!r}:{page[-1].id}" if more else None)
 
 
+NOT_TOLD = frozenset({"snapshot", "env", "secrets", "secrets_of", "idempotency_key", "source", "leased", "unsynced"})
+"""What a sandbox was created with that its info does not say. Every other field of a spec is in the info."""
+
+
 def spec_of(info: SandboxInfo) -> SandboxSpec:
     """What a sandbox was created with, as far as its provider tells."""
+    told = [field.name for field in dataclasses.fields(SandboxSpec) if field.name not in NOT_TOLD]
+    known: dict[str, Any] = {name: getattr(info, name) for name in told}
     return SandboxSpec(
-        name=info.name,
-        template=info.template,
-        metadata=info.metadata,
-        labels=info.labels,
-        timeout=0.0 if info.expires_at is None else info.expires_at - (info.started_at or info.created_at),
-        purpose=info.purpose,
-        resources=info.resources,
-        network="open" if info.network == "open" else "none",
-        user=info.user,
-        workdir=info.workdir,
-        isolation=info.isolation,
+        **known
+        | {
+            "timeout": _lifetime(info),
+            "on_timeout": info.on_timeout_asked,
+            "network": "open" if info.network == "open" else "none",
+        }
     )
+
+
+def _lifetime(info: SandboxInfo) -> float:
+    """As it was created with, where that is known; else as it was given from its last start on."""
+    if info.timeout is not None:
+        return info.timeout
+    return 0.0 if info.expires_at is None else info.expires_at - (info.started_at or info.created_at)
 
 
 def check_state(state: State | str) -> State:

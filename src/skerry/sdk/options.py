@@ -6,11 +6,11 @@ import dataclasses
 import difflib
 from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
-from typing import Literal, TypeVar, cast
+from typing import Literal, TypeVar, cast, get_args
 
 from skerry.core.config import Limits, check_seconds, limits, parse_size
 from skerry.core.errors import InvalidArgument, QuotaExceeded, Unsupported
-from skerry.core.models import Resources, SandboxSpec, VolumeInfo, VolumeMount
+from skerry.core.models import OnTimeout, Resources, SandboxSpec, VolumeInfo, VolumeMount
 from skerry.core.names import NAME, check_mounts
 from skerry.sdk.commands import check_user, encode_env, encode_path
 
@@ -77,6 +77,7 @@ def build_spec(
     metadata: Mapping[str, str] | None,
     labels: Mapping[str, str] | None,
     timeout: float | None,
+    on_timeout: OnTimeout | None,
     idle: Idle,
     purpose: str,
     resources: ResourceOptions | None,
@@ -106,6 +107,7 @@ def build_spec(
         metadata=check_pairs(metadata, "metadata"),
         labels=check_pairs(labels, "labels"),
         timeout=bounds.lifetime if timeout is None else check_lifetime(timeout, bounds),
+        on_timeout=check_on_timeout(on_timeout),
         purpose=check_text(purpose, "purpose"),
         resources=check_resources(resources, bounds),
         volumes=check_volumes(volumes),
@@ -170,6 +172,16 @@ def check_lifetime(seconds: float, bounds: Limits | None = None) -> float:
     if check_seconds(seconds) > most:
         raise QuotaExceeded(f"a lifetime of {seconds:g} s is above the maximum of {most:g} s")
     return float(seconds)
+
+
+def check_on_timeout(on_timeout: object) -> OnTimeout | None:
+    """Raises InvalidArgument."""
+    if on_timeout is not None and on_timeout not in get_args(OnTimeout):
+        raise InvalidArgument(
+            f"on_timeout must be one of {', '.join(get_args(OnTimeout))}, not {on_timeout!r}",
+            hint="leave it away: a sandbox with a name is stopped at its timeout, one without is destroyed",
+        )
+    return cast("OnTimeout | None", on_timeout)
 
 
 def check_resources(resources: ResourceOptions | None, bounds: Limits | None = None) -> Resources:

@@ -12,7 +12,17 @@ import anyio
 
 from skerry.core import registry
 from skerry.core.errors import SandboxStopped, SkerryError, TemplateNotFound, Unsupported
-from skerry.core.models import CodeResult, Event, ExecResult, SandboxInfo, SandboxSpec, SnapshotInfo, State, Usage
+from skerry.core.models import (
+    CodeResult,
+    Event,
+    ExecResult,
+    OnTimeout,
+    SandboxInfo,
+    SandboxSpec,
+    SnapshotInfo,
+    State,
+    Usage,
+)
 from skerry.core.provider import Deadlines, Leases, Provider, Resizable
 from skerry.core.provider import Volumes as VolumeProvider
 from skerry.sdk import code as snippets
@@ -138,6 +148,7 @@ class AsyncSandbox:
         env: Mapping[str, str] | None = None,
         metadata: Mapping[str, str] | None = None,
         timeout: float | None = None,
+        on_timeout: OnTimeout | None = None,
         idle_timeout: float | None = None,
         purpose: str = "development",
         auto_stop: float | None = None,
@@ -167,9 +178,12 @@ class AsyncSandbox:
     ) -> Self:
         """Make a sandbox that is ready for commands.
 
-        `timeout` is its lifetime in seconds, counted while it runs. `auto_stop` (`idle_timeout` is the same),
-        `auto_archive` and `auto_delete` are seconds without work in it, all counted from the same moment, after which
-        it is stopped, archived, destroyed; `keep_alive=True` says that none of them is wanted. `secrets` are variables
+        `timeout` is the longest time it runs, in seconds from its last start. `on_timeout` says what becomes of it
+        then: "stop" keeps its files, and the next call or `start` begins a new `timeout`; "destroy" removes it; "pause"
+        freezes it, where the provider can. Unless given, one with a name is stopped and one without is destroyed.
+        `auto_stop` (`idle_timeout` is the same), `auto_archive` and `auto_delete` are seconds without work in it, all
+        counted from the same moment, after which it is stopped, archived, destroyed; `keep_alive=True` says that none
+        of them is wanted. `secrets` are variables
         as `env`, but of this sandbox alone: no copy of it has them. With `auto_start=False` a call on a sandbox that is
         stopped or paused raises SandboxStopped instead of starting it. With `idempotency_key` the same call again
         returns the same sandbox. `on_event` gets every event from `created` on. `instructions` is what
@@ -208,6 +222,7 @@ class AsyncSandbox:
             metadata=metadata,
             labels=labels,
             timeout=timeout,
+            on_timeout=on_timeout,
             idle=check_idle(
                 auto_stop=auto_stop,
                 idle_timeout=idle_timeout,
@@ -238,6 +253,7 @@ class AsyncSandbox:
             spec = dataclasses.replace(spec, snapshot=found.id)
         if spec.volumes and not isinstance(chosen, VolumeProvider):
             raise Unsupported(f"the provider {chosen.name!r} has no volumes", option="volumes")
+        lifecycle.check_timeout(chosen, spec)
         lifecycle.check_inactivity(chosen, spec)
         asked, again = spec, import_state is None
         while True:
@@ -620,6 +636,7 @@ class AsyncSandbox:
         metadata: Mapping[str, str] | None = None,
         labels: Mapping[str, str] | None = None,
         timeout: float | None = None,
+        on_timeout: OnTimeout | None = None,
         secrets: SecretOptions = False,
         on_log: LogCallback | None = None,
     ) -> AsyncSandbox:
@@ -637,6 +654,7 @@ class AsyncSandbox:
             metadata=metadata,
             labels=labels,
             timeout=timeout,
+            on_timeout=on_timeout,
             secrets=secrets,
         )
         [result] = await self._copy(1, options, on_log)
@@ -654,6 +672,7 @@ class AsyncSandbox:
         metadata: Mapping[str, str] | None = None,
         labels: Mapping[str, str] | None = None,
         timeout: float | None = None,
+        on_timeout: OnTimeout | None = None,
         secrets: SecretOptions = False,
         on_log: LogCallback | None = None,
     ) -> tuple[AsyncForkResult, ...]:
@@ -662,12 +681,19 @@ class AsyncSandbox:
         Raises InvalidArgument, Unsupported, Conflict, DiskFull, SandboxNotFound: then there is no copy.
         """
         options = CopyOptions(
-            env=env, resources=resources, metadata=metadata, labels=labels, timeout=timeout, secrets=secrets
+            env=env,
+            resources=resources,
+            metadata=metadata,
+            labels=labels,
+            timeout=timeout,
+            on_timeout=on_timeout,
+            secrets=secrets,
         )
         return await self._copy(n, options, on_log)
 
     async def _copy(self, n: int, options: CopyOptions, on_log: LogCallback | None) -> tuple[AsyncForkResult, ...]:
-        spec = copy_spec(await self.info(), self.config, options)
+        spec = copy_spec(await self.info(), options)
+        lifecycle.check_timeout(self._provider, spec)
         made = await copy(self._provider, self.id, [spec] * check_count(n), on_log)
         known = dataclasses.replace(spec, secrets_of=None)
         results = []
@@ -897,7 +923,7 @@ class AsyncSandbox:
         return await self.set_limits(cpu=cpu, memory=memory)
 
     async def set_timeout(self, seconds: float) -> SandboxInfo:
-        """Let it end `seconds` from now, be that sooner or later than before.
+        """Let its timeout be `seconds` from now, be that sooner or later than before; `on_timeout` stays as it is.
 
         Raises QuotaExceeded above the maximum lifetime, Unsupported where the provider cannot, SandboxNotFound.
         """

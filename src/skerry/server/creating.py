@@ -70,6 +70,7 @@ async def create(
         env=body.env,
         metadata=body.metadata,
         timeout=body.timeout,
+        on_timeout=body.on_timeout,
         idle_timeout=body.idle_timeout,
         purpose=body.purpose,
         auto_stop=body.auto_stop,

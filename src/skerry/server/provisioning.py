@@ -26,6 +26,7 @@ async def inner_spec(context: Context, actor: Actor, project: Project, spec: San
         metadata=spec.metadata,
         labels=naming.labels(project, spec.labels),
         timeout=spec.timeout,
+        on_timeout=spec.on_timeout,
         idle=check_idle(
             auto_stop=spec.auto_stop,
             idle_timeout=None,

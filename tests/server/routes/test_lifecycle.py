@@ -92,6 +92,8 @@ def test_options_that_cannot_be_honoured_are_refused(owner: httpx2.Client) -> No
         ({"volumes": {"/x": "no-such-volume"}}, 404, "VOLUME_NOT_FOUND"),
         ({"resources": {"memory": "999GB"}}, 403, "QUOTA_EXCEEDED"),
         ({"timeout": -1}, 400, "INVALID_ARGUMENT"),
+        ({"on_timeout": "pause"}, 501, "UNSUPPORTED"),
+        ({"on_timeout": "keep"}, 400, "INVALID_ARGUMENT"),
         ({"timeout": "1"}, 400, "INVALID_ARGUMENT"),
         ({"env": {"A=B": "x"}}, 400, "INVALID_ARGUMENT"),
         ({"no_such_option": 1}, 400, "INVALID_ARGUMENT"),
@@ -162,6 +164,35 @@ def test_pages_hold_all_of_a_list(owner: httpx2.Client, made: Any) -> None:
         if (cursor := page["cursor"]) is None:
             break
     assert len(seen) == 3 and set(seen) == ids
+
+
+def test_what_becomes_of_a_sandbox_at_its_timeout_can_be_chosen(owner: httpx2.Client, made: Any) -> None:
+    kept, brief = made(timeout=2, on_timeout="stop"), made(timeout=2)
+    named = _ok(owner.get(f"/v1/sandboxes/{made(name='on-timeout', timeout=60)}"))
+    assert (named["on_timeout"], named["timeout"]) == ("stop", 60)
+    longer = _ok(owner.patch("/v1/sandboxes/on-timeout", json={"timeout": 500}))
+    assert longer["expires_at"] - time.time() > 400
+    clone = _ok(owner.post(f"/v1/sandboxes/{kept}/clone", json={"timeout": 60}), 201)
+    made.ids.append(clone["id"])
+    assert clone["on_timeout"] == "stop"
+    _exec(owner, kept, "echo data > kept")
+    deadline = time.monotonic() + 30
+    while (seen := _ok(owner.get(f"/v1/sandboxes/{kept}")))["state"] != "stopped":
+        assert time.monotonic() < deadline, seen
+        time.sleep(0.1)
+    events = _ok(owner.get(f"/v1/sandboxes/{kept}/events", params={"type": "stopped", "wait": 10}))["items"]
+    assert events[0]["data"] == {"reason": "timeout"}
+    assert owner.get(f"/v1/sandboxes/{brief}").status_code == 404
+    assert _exec(owner, kept, "cat kept") == "data\n"
+
+
+def test_a_copy_keeps_when_it_is_to_be_stopped_for_inactivity(owner: httpx2.Client, made: Any) -> None:
+    id = made(auto_stop=300, auto_delete=900)
+    clone = _ok(owner.post(f"/v1/sandboxes/{id}/clone", json={}), 201)
+    forks = _ok(owner.post(f"/v1/sandboxes/{id}/fork", json={"n": 1}), 201)["items"]
+    made.ids.extend([clone["id"], forks[0]["sandbox"]["id"]])
+    for copy in (clone, forks[0]["sandbox"]):
+        assert (copy["auto_stop"], copy["auto_archive"], copy["auto_delete"]) == (300, None, 900)
 
 
 def test_a_sandbox_goes_through_its_states(owner: httpx2.Client, made: Any) -> None:

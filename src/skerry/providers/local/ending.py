@@ -85,19 +85,38 @@ def terminated(words: LastWords | None) -> bool:
     return words is not None and words.reason == "terminated"
 
 
+def timed_out(record: Record, words: LastWords | None) -> bool:
+    """Whether it ended at its timeout, which keeps its files: by the record, or by the agent, which has its own clock.
+
+    An agent that says so too early ends nothing but its own processes.
+    """
+    if record.pending_data.get("why") == "timeout":
+        return True
+    return words is not None and words.reason == "deadline" and not record.ends_for_good
+
+
 def stopped(record: Record, words: LastWords | None) -> Record:
-    """The record of a sandbox of which nothing runs any more, with when and why."""
+    """The record of a sandbox of which nothing runs any more, with when and why: `why` of what is pending."""
     now = time.time()
     limit = idle_limit(record.spec)
-    at, active, reason = now, now, None
-    if words is not None and limit is not None and inactive(record, words):
-        at = min(now, max(words.at_ms / 1000, record.started_at or 0.0))
-        active, reason = at - limit, f"nothing was done in it for {limit:g} s"
-    elif words is not None and terminated(words):
+    at, active, reason, why = now, now, None, dict[str, str]()
+    if words is not None and (timed_out(record, words) or inactive(record, words) or terminated(words)):
         at = active = min(now, max(words.at_ms / 1000, record.started_at or 0.0))
+    if timed_out(record, words):
+        reason, why = "its timeout was reached", {"why": "timeout"}
+    elif limit is not None and inactive(record, words):
+        active, reason, why = at - limit, f"nothing was done in it for {limit:g} s", {"why": "idle"}
+    elif terminated(words):
         reason = "its first process got SIGTERM, as when the machine shuts down"
+        why = {"why": "terminated"}
     return dataclasses.replace(
-        record, stopped_at=at, last_active_at=active, reason=reason, expires_at=None, deadline=None
+        record,
+        stopped_at=at,
+        last_active_at=active,
+        reason=reason,
+        expires_at=None,
+        deadline=None,
+        pending_data={**record.pending_data, **why},
     )
 
 

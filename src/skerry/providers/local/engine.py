@@ -11,7 +11,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
@@ -39,7 +39,7 @@ from skerry.providers.local.host import ProcessId, boot_id, boottime, require_ro
 from skerry.providers.local.lifecycle import Lifecycle
 from skerry.providers.local.limits import LEAST_DISK, check_limits, merge, upper_limit
 from skerry.providers.local.locks import FileLock
-from skerry.providers.local.record import Record
+from skerry.providers.local.record import Happening, Record
 from skerry.providers.local.restoring import Restoring, restoring_trees
 from skerry.providers.local.snapshots import Snapshots, snapshots_in
 from skerry.providers.local.states import States
@@ -275,16 +275,17 @@ class Engine:
         done = dataclasses.replace(self.advance(record, state), pending=None, pending_data={})
         return self.save(done, *((event, time.time()) for event in events), flush=flush)
 
-    def log(self, record: Record, event: str, at: float | None = None) -> None:
+    def log(self, record: Record, event: str, at: float | None = None, data: Mapping[str, str] | None = None) -> None:
         """Note an event of a change that is not complete yet."""
-        records.log_events(self.store.directory(record.id), (event, time.time() if at is None else at))
+        happened = (event, time.time() if at is None else at)
+        records.log_events(self.store.directory(record.id), (*happened, dict(data)) if data else happened)
 
     def begin(self, record: Record, pending: str, *, state: State | None = None, **data: str) -> Record:
         """Note what is about to be done, so that it can be finished or undone should we die at it."""
         changed = self.advance(record, state or record.state)
         return self.save(dataclasses.replace(changed, pending=pending, pending_data=data))
 
-    def save(self, record: Record, *events: tuple[str, float], flush: bool = False) -> Record:
+    def save(self, record: Record, *events: Happening, flush: bool = False) -> Record:
         """Write the record, and the events that led to it.
 
         It need not be on disk when this returns, which would make every start slower, unless it is to be flushed or
@@ -321,6 +322,12 @@ class Engine:
             raise Unsupported("the local provider has no GPUs", option="resources.gpu")
         if spec.isolation not in (None, "container"):
             raise Unsupported(f"the isolation level {spec.isolation!r} is not available here", option="isolation")
+        if spec.on_timeout == "pause":
+            raise Unsupported(
+                "the local provider cannot freeze a sandbox at its timeout: nobody is there to do it",
+                option="on_timeout",
+                hint="on_timeout='stop' keeps the files",
+            )
         if spec.network == "open":
             network.require()
         granted = Resources(

@@ -34,6 +34,8 @@ ANSWER_TIMEOUT = 10.0
 """How long an agent may take to say that it will end."""
 EXIT_MARGIN = 5.0
 """How long it may then take beyond the grace."""
+WORDS_MARGIN = 1.0
+"""How long one that is ending by itself may take to leave its last words."""
 SNAPSHOT_LAYERS = "pool/snapshots/"
 
 
@@ -185,7 +187,7 @@ class Lifecycle:
                 engine.socket(record.id), bytes.fromhex(record.token), message, LifeReply, timeout=ANSWER_TIMEOUT
             )
         except SkerryError:
-            pass  # it has just ended by itself, or it hangs and is killed
+            record.init.wait(WORDS_MARGIN)  # it is ending by itself, or it hangs and is killed
         else:
             yield Exit(record.init, grace + EXIT_MARGIN)
         return self._halt(record)
@@ -281,7 +283,8 @@ class Lifecycle:
 
     def _finish_stop(self, record: Record) -> Record:
         record = self._engine.advance(self._end(record, 0.0), State.STOPPED)
-        self._engine.log(record, "stopped", at=record.stopped_at)
+        why = record.pending_data.get("why")
+        self._engine.log(record, "stopped", at=record.stopped_at, data={"reason": why} if why else None)
         return record
 
     def _undo_start(self, record: Record) -> Record:

@@ -65,6 +65,8 @@ class LocalProvider(
     """Sandboxes on this Linux machine, each in namespaces of its own under crun or runc."""
 
     name = "local"
+    # Nobody would be there to freeze one: its own agent ends it.
+    on_timeout = frozenset({"stop", "destroy"})
 
     def __init__(self, engine: Engine | None = None) -> None:
         self.engine = engine or Engine()

@@ -84,12 +84,22 @@ class Record:
         return self.init is not None and self.init.alive()
 
     def expired(self) -> bool:
-        """Whether its lifetime is over. One that is stopped or archived, or on its way from or to it, does not age."""
+        """Whether its timeout has come. One that is stopped or archived, or on its way from or to it, does not age.
+
+        Neither does one that has failed and keeps its files at its timeout: nothing of it runs.
+        """
         if self.state in (State.STOPPING, State.STOPPED, State.ARCHIVED, State.RESTORING):
+            return False
+        if self.state is State.FAILED and not self.ends_for_good:
             return False
         if self.deadline is not None and self.boot == boot_id():
             return boottime() >= self.deadline - 0.05
         return self.expires_at is not None and time.time() >= self.expires_at
+
+    @property
+    def ends_for_good(self) -> bool:
+        """Whether it is destroyed at its timeout."""
+        return self.spec.at_timeout == "destroy"
 
     def abandoned(self) -> bool:
         """Leased to a process that is gone."""
@@ -123,12 +133,21 @@ class Record:
             volumes=spec.volumes,
             ports=self.ports,
             prepared=self.prepared,
+            timeout=spec.timeout,
+            on_timeout=spec.at_timeout,
+            on_timeout_asked=spec.on_timeout,
+            auto_stop=spec.auto_stop,
+            auto_archive=spec.auto_archive,
+            auto_delete=spec.auto_delete,
         )
 
 
 def digest(spec: SandboxSpec) -> str:
     """The same for specs that ask for the same."""
-    return hashlib.sha256(json.dumps(plain(spec), default=plain, sort_keys=True).encode()).hexdigest()
+    asked = plain(spec)
+    if spec.on_timeout is None:
+        del asked["on_timeout"]  # digests of records from before it existed stay what they are
+    return hashlib.sha256(json.dumps(asked, default=plain, sort_keys=True).encode()).hexdigest()
 
 
 def write(directory: Path, record: Record, *, flush: bool = False) -> None:
@@ -201,9 +220,13 @@ def variables(record: Record) -> dict[str, str]:
     return {**record.base_env, **record.spec.env, **record.spec.secrets}
 
 
-def log_events(directory: Path, *events: tuple[str, float]) -> None:
-    """Append events, each a type and a time; one write, so concurrent writers never mix."""
-    lines = "".join(json.dumps({"type": type, "time": time}) + "\n" for type, time in events)
+Happening = tuple[str, float] | tuple[str, float, dict[str, str]]
+"""An event's type and time, and its data if it has any."""
+
+
+def log_events(directory: Path, *events: Happening) -> None:
+    """Append events; one write, so concurrent writers never mix."""
+    lines = "".join(json.dumps(dict(zip(("type", "time", "data"), event, strict=False))) + "\n" for event in events)
     fd = os.open(directory / "events.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
         os.write(fd, lines.encode())

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import cast, get_args
 
 from skerry.archive import JSON, Manifest
 from skerry.core.errors import Corrupted, InvalidArgument
-from skerry.core.models import Resources
+from skerry.core.models import OnTimeout, Resources
 
 KIND = "state"
 """Of a file with every layer above the template. One with a sandbox's own layer alone is COLD."""
@@ -39,6 +40,8 @@ class StateFile:
     ports: tuple[int, ...] = ()
     metadata: dict[str, str] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
+    on_timeout: OnTimeout | None = None
+    """As it was asked for; None also in a file of before there was a choice."""
 
     def data(self) -> dict[str, JSON]:
         found: dict[str, JSON] = dataclasses.asdict(self)
@@ -70,6 +73,7 @@ def parse(manifest: Manifest) -> StateFile:
         ports=_ports(data),
         metadata=_pairs(data, "metadata"),
         labels=_pairs(data, "labels"),
+        on_timeout=_on_timeout(data),
     )
 
 
@@ -151,6 +155,16 @@ def _amount(resources: Mapping[str, JSON], name: str) -> int | None:
     if type(value) is not int or not 0 < value < _MAX_NUMBER:
         raise _wrong("resources")
     return value
+
+
+def _on_timeout(data: Mapping[str, JSON]) -> OnTimeout | None:
+    value = data.get("on_timeout")
+    for known in get_args(OnTimeout):
+        if value == known:
+            return cast(OnTimeout, known)
+    if value is not None:
+        raise _wrong("on_timeout")
+    return None
 
 
 def _ports(data: Mapping[str, JSON]) -> tuple[int, ...]:

@@ -231,6 +231,7 @@ def _about(kept: Kept, record: Record | None, resources: Resources) -> StateFile
         ports=kept.ports,
         metadata={} if record is None else dict(record.spec.metadata),
         labels={} if record is None else dict(record.spec.labels),
+        on_timeout=None if record is None else record.spec.on_timeout,
     )
 
 
@@ -241,5 +242,6 @@ def _completed(spec: SandboxSpec, about: StateFile, base: Base) -> SandboxSpec:
         template=base.template,
         metadata=spec.metadata or about.metadata,
         labels=spec.labels or about.labels,
+        on_timeout=spec.on_timeout or about.on_timeout,
         resources=merge(about.resources, spec.resources),
     )

@@ -2,8 +2,10 @@
 
     no record                    who made or removed it died at it    swept
     pending                      who changed it died at it            finished or undone: see `Engine.recovery`
-    running, first process gone  its lifetime or its lease ended      swept
-                                 nothing was done in it for long      stopped; archived or swept when that is due
+    leased                       its process is gone                  swept
+    running, timeout reached     `on_timeout` is destroy              swept
+                                 `on_timeout` is stop                 stopped, with its files
+    running, first process gone  nothing was done in it for long      stopped; archived or swept when that is due
                                  SIGTERM, as at a shutdown            stopped
                                  otherwise                            failed: its files stay until it is destroyed
 
@@ -23,6 +25,7 @@ from typing import TYPE_CHECKING
 from skerry.core.errors import Corrupted, NewerVersion, SandboxNotFound, SkerryError
 from skerry.core.models import State
 from skerry.providers.local import ending, network
+from skerry.providers.local.lifecycle import WORDS_MARGIN
 from skerry.providers.local.record import Record
 from skerry.providers.local.storage import release_lost_pools, remove_tree
 from skerry.providers.local.store import is_id
@@ -125,14 +128,12 @@ class Sweeping:
                 return False
             engine.tear_down(engine.guess(sandbox_id, str(error)))
             return True
-        if record.expired() or record.abandoned():
+        if record.abandoned() or (record.expired() and record.ends_for_good):
             engine.tear_down(record)
             return True
-        if record.pending is None and record.state in (State.RUNNING, State.PAUSED) and not record.alive:
-            record = self._note_end(record)
-        if record.pending is not None:
-            record = engine.recovery[record.pending](record)
-            record = engine.finish(record, record.state)
+        record = self._recovered(record)
+        if record.state in (State.RUNNING, State.PAUSED) and (record.expired() or not record.alive):
+            record = self._recovered(self._note_end(record))
         if record.state is State.FAILED and record.slot is not None:  # what was left of it could not be ended before
             record = engine.save(engine.halt(record))
         if ending.delete_due(record):
@@ -142,11 +143,25 @@ class Sweeping:
             engine.cold.archive_due(record)
         return False
 
+    def _recovered(self, record: Record) -> Record:
+        """With what was pending finished or undone."""
+        if record.pending is None:
+            return record
+        record = self._engine.recovery[record.pending](record)
+        return self._engine.finish(record, record.state)
+
     def _note_end(self, record: Record) -> Record:
-        """Its first process is gone, and no client asked for it: stopped (inactivity, SIGTERM), or failed."""
+        """Its timeout is reached, or its first process is gone without being asked to: it is to be stopped, or failed.
+
+        At its timeout its agent ends it. One that is paused, or whose agent does not, is ended here.
+        """
         engine = self._engine
+        if record.expired():
+            if record.init is not None and record.state is State.RUNNING:
+                record.init.wait(WORDS_MARGIN)
+            return engine.begin(record, "stop", state=State.STOPPING, why="timeout")
         words = ending.read_words(self._store, record.id)
-        if ending.inactive(record, words) or ending.terminated(words):
+        if ending.inactive(record, words) or ending.timed_out(record, words) or ending.terminated(words):
             return engine.begin(record, "stop", state=State.STOPPING)
         failed = dataclasses.replace(
             engine.advance(record, State.FAILED), reason="its first process was killed", lease=None

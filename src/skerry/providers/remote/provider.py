@@ -75,6 +75,7 @@ class RemoteProvider(
     """Sandboxes of the server at `url`; without one, of SKERRY_URL or of what `skerry login` stored."""
 
     name = "remote"
+    on_timeout = frozenset({"stop", "destroy"})  # no provider that a server may have can do more
 
     def __init__(self, url: str | None = None, *, api_key: str | None = None, project: str | None = None) -> None:
         """Raises Unauthenticated where no server is known, InvalidArgument for a URL that is none."""

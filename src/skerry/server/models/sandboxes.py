@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from skerry.core.errors import InvalidArgument
-from skerry.core.models import Resources, VolumeMount
+from skerry.core.models import OnTimeout, Resources, VolumeMount
 from skerry.sdk import GitSource, TarSource
 from skerry.sdk.lifecycle import MAX_GRACE
 from skerry.server.models.types import Body, Count, Key, Pairs, Path, Seconds, Shown, Size, User, Variables
@@ -81,7 +81,9 @@ class Create(Body):
     env: Variables | None = None
     metadata: Pairs | None = None
     timeout: Seconds | None = None
-    """The lifetime in seconds, counted while it runs."""
+    """The longest time it runs, in seconds from its last start."""
+    on_timeout: OnTimeout | None = None
+    """What becomes of it then: `stop` keeps its files. Null: one with a name is stopped, one without is destroyed."""
     idle_timeout: Seconds | None = None
     purpose: str = "development"
     auto_stop: Seconds | None = None
@@ -125,7 +127,7 @@ class Update(Body):
     """What is to change; null: nothing."""
 
     timeout: Seconds | None = None
-    """It ends so many seconds from now."""
+    """Its timeout is so many seconds from now; its `on_timeout` stays as it is."""
 
 
 class Limits(Body):
@@ -174,6 +176,7 @@ class Copy(Body):
     metadata: Pairs | None = None
     labels: Pairs | None = None
     timeout: Seconds | None = None
+    on_timeout: OnTimeout | None = None
     secrets: bool | Variables = False
     """Whether it gets the secrets of the source, or what they are instead."""
 

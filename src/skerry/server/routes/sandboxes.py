@@ -170,5 +170,6 @@ def _copy_options(sandbox: Sandbox, body: models.Copy) -> dict[str, Any]:
         "metadata": body.metadata,
         "labels": labels,
         "timeout": body.timeout,
+        "on_timeout": body.on_timeout,
         "secrets": body.secrets,
     }

@@ -19,6 +19,7 @@ from skerry.core.models import State
 from skerry.core.provider import Provider, Stoppable
 from skerry.sdk.sandbox import AsyncSandbox
 from skerry.testing.cases.base import Conformance, Fresh, until
+from skerry.testing.cases.lifecycle import unique
 
 COUNTER = "i=0; while :; do i=$((i+1)); echo $i > count; sleep 0.02; done"
 
@@ -108,6 +109,37 @@ class StoppingConformance(Conformance):
         info = await sandbox.start()
         assert info.expires_at is not None
         assert 2 < info.expires_at - time.time() <= 4.1
+
+    async def test_at_its_timeout_it_is_stopped_where_that_was_asked(self, fresh: Fresh, provider: Provider) -> None:
+        """Files and variables are there, what ran is not; the next call starts it for another `timeout`."""
+        sandbox = await fresh(timeout=3, on_timeout="stop")
+        await sandbox.files.write("kept", b"data")
+        await sandbox.env.set("B", "2")
+        await sandbox.processes.spawn("sleep 600")
+        info = await sandbox.wait_for_state("stopped", timeout=30)
+        assert (info.expires_at, info.on_timeout) == (None, "stop")
+        assert info.reason is not None
+        stopped = [event for event in await provider.events(sandbox.id) if event.type == "stopped"]
+        assert [event.data for event in stopped] == [{"reason": "timeout"}]
+        await sandbox.start()
+        info = await sandbox.set_timeout(60)
+        assert info.expires_at is not None
+        assert (await sandbox.exec("cat kept; echo $B")).stdout == "data2\n"
+        assert await sandbox.processes.list() == []
+
+    async def test_at_its_timeout_one_with_a_name_is_stopped_and_one_without_is_destroyed(
+        self, fresh: Fresh, provider: Provider
+    ) -> None:
+        """Who has given it a name wants to find it again; what nobody can name is not to stay."""
+        named, unnamed = await fresh(name=unique("timeout"), timeout=2), await fresh(timeout=2)
+        asked = await fresh(name=unique("timeout"), timeout=2, on_timeout="destroy")
+        boxes = (named, unnamed, asked)
+        assert [(await box.info()).on_timeout for box in boxes] == ["stop", "destroy", "destroy"]
+        await named.wait_for_state("stopped", timeout=30)
+        for box in (unnamed, asked):
+            await box.wait_for_state("destroyed", timeout=30)
+        assert named.id not in await provider.sweep()
+        assert (await named.info()).state is State.STOPPED
 
     async def test_whoever_uses_it_during_a_stop_gets_an_error_and_no_hang(self, fresh: Fresh) -> None:
         """A command that was running has ended in a way that cannot be known."""
