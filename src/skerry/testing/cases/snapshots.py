@@ -246,6 +246,18 @@ class CopiesConformance(Conformance):
             with pytest.raises(Conflict):
                 await sandbox.clone(name=name)
 
+    async def test_a_copy_has_its_source_s_options_whoever_makes_it(self, fresh: Fresh, provider: Provider) -> None:
+        """What ends a sandbox by itself ends its copies too, also those made by a client that did not create it."""
+        asked = {"auto_stop": 500.0, "auto_archive": 600.0, "auto_delete": 700.0, "timeout": 400.0}
+        sandbox = await fresh(purpose="preview", on_timeout="stop", **asked)
+        found = await AsyncSandbox.get(sandbox.id, provider=provider)
+        async with await found.clone() as copy:
+            info = await copy.info()
+            assert {name: getattr(info, name) for name in asked} == pytest.approx(asked, abs=5)
+            assert (info.purpose, info.on_timeout) == ("preview", "stop")
+            assert found.config.auto_stop == copy.config.auto_stop == 500
+        await found.close()
+
     async def test_forks_are_all_of_the_same_moment(self, fresh: Fresh) -> None:
         """A counter that runs on in the source has one value in all copies."""
         sandbox = await fresh()
