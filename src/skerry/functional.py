@@ -91,6 +91,7 @@ def get_sandbox(client: SandboxClient, id_or_name: str) -> Sandbox:
 
 
 def list_sandboxes(client: SandboxClient, *, labels: Mapping[str, str] | None = None) -> SandboxPage:
+    """All that have these labels."""
     return Sandbox.list(labels=labels, provider=client.provider)
 
 

@@ -16,11 +16,13 @@ from pathlib import Path
 
 import pytest
 
+from skerry import Sandbox
 from skerry.core import errors
 from skerry.core.models import Changes, Resources, SandboxSpec, State
+from skerry.functional import SandboxClient, list_sandboxes
 from skerry.providers.local import LocalProvider, host, launch, record
 from skerry.providers.local.engine import Engine
-from skerry.providers.local.store import host_id
+from skerry.providers.local.store import host_id, new_id
 from tests import inventory
 from tests.conftest import unmount_below
 
@@ -219,6 +221,29 @@ def test_a_damaged_sandbox_does_not_hide_the_others(engine: Engine) -> None:
     engine.destroy(good.id)
     engine.destroy(bad.id)
     assert listed == {good.id: State.RUNNING, bad.id: State.FAILED}
+
+
+def test_a_list_is_all_there_is_unless_a_page_is_asked_for(engine: Engine) -> None:
+    """A loop that cleans up must not leave the hundred-and-first behind."""
+    first = engine.create(SandboxSpec(timeout=60.0)).id
+    engine.lifecycle.stop(first, 0.0)
+    before = engine.store.read(first)
+    for _ in range(120):  # as many stopped sandboxes: what nothing runs of is a folder
+        another = dataclasses.replace(before, id=new_id(), created_at=time.time())
+        shutil.copytree(engine.store.directory(first), engine.store.directory(another.id))
+        engine.save(another)
+    provider = LocalProvider(engine)
+    everything = Sandbox.list(provider=provider)
+    assert (len(everything), everything.cursor, everything[0].id) == (121, None, first)
+    assert len([info.id for info in everything]) == 121
+    assert len(list_sandboxes(SandboxClient(provider))) == 121
+    page = Sandbox.list(provider=provider, limit=100)
+    rest = Sandbox.list(provider=provider, cursor=page.cursor)
+    assert [info.id for info in (*page, *rest)] == [info.id for info in everything]
+    with pytest.raises(errors.InvalidArgument):
+        Sandbox.list(provider=provider, limit=0)
+    for info in everything:
+        engine.destroy(info.id)
 
 
 def test_a_half_made_folder_is_swept(engine: Engine) -> None:

@@ -303,12 +303,7 @@ def resources(*, memory: str | None, cpu: float | None, pids: int | None, disk: 
 async def _list() -> list[SandboxInfo]:
     from skerry import AsyncSandbox
 
-    page = await AsyncSandbox.list()
-    found = [*page]
-    while page.cursor is not None:
-        page = await AsyncSandbox.list(cursor=page.cursor)
-        found += page
-    return found
+    return [*await AsyncSandbox.list()]
 
 
 async def _destroy(name: str, grace: float | None) -> str:

@@ -25,17 +25,20 @@ class SandboxStatus:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SandboxPage:
-    """A part of a list; iterating it gives its items."""
+    """Sandboxes of a list: all of them, or a page; iterating it gives its items."""
 
     items: tuple[SandboxInfo, ...]
     cursor: str | None
-    """What to pass for the next part; None at the end."""
+    """What to pass for the next page; None: there is none."""
 
     def __iter__(self) -> Iterator[SandboxInfo]:
         return iter(self.items)
 
     def __len__(self) -> int:
         return len(self.items)
+
+    def __getitem__(self, index: int) -> SandboxInfo:
+        return self.items[index]
 
 
 def select(
@@ -44,11 +47,12 @@ def select(
     state: State | str | None,
     metadata: Mapping[str, str] | None,
     labels: Mapping[str, str] | None,
-    limit: int,
+    limit: int | None,
     cursor: str | None,
 ) -> SandboxPage:
-    """The page after `cursor` of those that match, oldest first. Raises InvalidArgument."""
-    check_whole(limit, "limit", least=1)
+    """Those that match, oldest first: all after `cursor`, or at most `limit` of them. Raises InvalidArgument."""
+    if limit is not None:
+        check_whole(limit, "limit", least=1)
     wanted = None if state is None else check_state(state)
     after = None if cursor is None else _parse_cursor(cursor)
     pairs, tags = check_pairs(metadata, "metadata").items(), check_pairs(labels, "labels").items()
@@ -62,7 +66,7 @@ def select(
     ]
     found.sort(key=lambda info: (info.created_at, info.id))
     page = tuple(found[:limit])
-    more = len(found) > limit
+    more = len(found) > len(page)
     return SandboxPage(items=page, cursor=f"{page[-1].created_at!r}:{page[-1].id}" if more else None)
 
 

@@ -327,10 +327,13 @@ class AsyncSandbox:
         metadata: Mapping[str, str] | None = None,
         labels: Mapping[str, str] | None = None,
         provider: str | Provider | None = None,
-        limit: int = 100,
+        limit: int | None = None,
         cursor: str | None = None,
     ) -> SandboxPage:
-        """The sandboxes that have this state and all of these metadata and labels, oldest first.
+        """All sandboxes that have this state and all of these metadata and labels, oldest first.
+
+        The answer can be iterated, counted with `len` and indexed. With `limit` it is a page of at most so many; its
+        `cursor`, given to the next call, leads to the next page. None: there is none.
 
         Raises InvalidArgument for an unknown state, a limit below 1 or a cursor that is none.
         """
