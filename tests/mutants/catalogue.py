@@ -394,7 +394,7 @@ MUTANTS = [
     Mutant(
         "a taken name is given again",
         "src/skerry/providers/local/store.py",
-        "                raise _taken(link.name)\n",
+        "                raise _taken(record.spec)\n",
         "                continue\n",
         "tests/providers/test_local.py::test_a_taken_name_is_a_conflict_and_destroy_frees_it",
     ),
