@@ -1,7 +1,8 @@
 """What the way through a server costs: `python bench/server.py [--quick]`; exits with 1 when a goal is missed.
 
 Beside each other in one loop: the same command on the same sandbox locally and through the server, a key through a
-terminal beside a plain pty. Then large files beside `cp` with the server's memory, and 200 terminals at once.
+terminal beside a plain pty. Then large files beside `cp` with the server's memory, 200 terminals at once, and what one
+user waits for a list of sandboxes while another asks for everything at once.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench import daily, floor
+from bench import daily, floor, neighbours
 from bench.interleave import Op, interleave
 from bench.machine import facts
 from bench.results import Results
@@ -40,6 +41,8 @@ LIFETIME = 3600.0
 BOXES = 10
 FLAT = 64 * 10**6
 """Bytes by which the server may grow while a file of any size goes through it."""
+BESIDE, SLOWEST = 10, 1.0
+"""What a list beside a busy user may take: at its p95 so many times as alone, and so many seconds at its worst."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +50,8 @@ class Counts:
     rounds: int = 200
     size: int = 5 * 10**9
     terminals: int = 200
+    busy: float = 60.0
+    """Seconds beside a user who asks for everything."""
 
 
 @dataclass
@@ -58,6 +63,7 @@ class Measured:
     errors: dict[str, list[str]] = field(default_factory=dict)
     transfers: dict[str, dict[str, float]] = field(default_factory=dict)
     terminals: dict[str, float] = field(default_factory=dict)
+    busy_memory: float = 0.0
 
 
 class Peak:
@@ -181,7 +187,7 @@ async def crowd(counts: Counts, server: Separate, remote: RemoteProvider, measur
 
 async def measure(counts: Counts) -> Measured:
     async with workspace() as directory:
-        server = await asyncio.to_thread(Separate, directory / "home")
+        server = await asyncio.to_thread(Separate, directory / "home", ("busy", "quiet"))
         remote = RemoteProvider(server.url, api_key=server.key)
         measured = Measured(facts=facts(directory))
         try:
@@ -189,6 +195,10 @@ async def measure(counts: Counts) -> Measured:
             (directory / "files").mkdir()
             await transfers(counts, directory / "files", server, remote, measured)
             await crowd(counts, server, remote, measured)
+            keys = server.keys
+            with Peak(server).watched() as peak:
+                measured.samples |= await neighbours.measure(server.url, keys["busy"], keys["quiet"], counts.busy)
+            measured.busy_memory = float(peak.most - peak.before)
         finally:
             remote.close()
             await asyncio.to_thread(server.stop)
@@ -219,7 +229,18 @@ def report(measured: Measured, counts: Counts) -> list[str]:
         f" a key in each at once: {crowd['all'] * 1000:.0f} ms for all,"
         f" p50 {crowd['key_p50'] * 1000:.1f} ms, p99 {crowd['key_p99'] * 1000:.1f} ms"
     )
+    alone, beside = times["list alone"], measured.samples["list beside"]
+    p95, worst = percentile(beside, 95), max(beside)
+    print(
+        f"a list beside a user who asks for everything: p95 {p95 / alone:.1f} × its p50 alone (goal < {BESIDE}),"
+        f" at worst {worst * 1000:.0f} ms (goal ≤ {SLOWEST * 1000:.0f});"
+        f" server +{measured.busy_memory / 1e6:.0f} MB at most"
+    )
     missed = [f"{name}: {texts[0]}" for name, texts in measured.errors.items()]
+    if p95 >= BESIDE * alone:
+        missed.append(f"p95 of a list beside a busy user is {p95 / alone:.1f} × a list alone, not below {BESIDE}")
+    if worst > SLOWEST:
+        missed.append(f"a list beside a busy user took {worst:.2f} s, above {SLOWEST:g}")
     if execs > 2:
         missed.append(f"remote exec is {execs:.2f} × local exec, above 2")
     for name in ("upload", "download"):
@@ -232,7 +253,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="few of everything: for a look, not for numbers")
     quick = parser.parse_args().quick
-    counts = Counts(rounds=30, size=256 * 10**6, terminals=40) if quick else Counts()
+    counts = Counts(rounds=30, size=256 * 10**6, terminals=40, busy=10.0) if quick else Counts()
     try:
         measured = asyncio.run(measure(counts))
     except BlockingIOError:

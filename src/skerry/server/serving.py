@@ -13,6 +13,7 @@ import resource
 import secrets
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -39,6 +40,8 @@ log = logging.getLogger("skerry.server")
 FIRST_LINK = 3600.0
 FILES = 65536
 """How many files and connections the process may have open, where the machine lets it."""
+SWITCH_EVERY = 0.0005
+"""Seconds after which a busy event loop lets a thread of the provider run: a look at a sandbox needs several turns."""
 LAST_RESORT = 10.0
 """Seconds past `shutdown_timeout` after which the process ends itself, whatever it still does."""
 
@@ -91,6 +94,7 @@ class Server(uvicorn.Server):
         self._following: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        sys.setswitchinterval(SWITCH_EVERY)
         await super().startup(sockets)
         settings = self.context.settings
         if self.started and self.config.ssl is not None:
