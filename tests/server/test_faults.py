@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import logging
@@ -566,3 +567,35 @@ def test_the_key_of_this_machine_is_that_of_somebody_who_is_an_administrator(tmp
         assert holder() == "other"
     finally:
         running.stop()
+
+
+def test_one_address_does_not_take_all_connections(tmp_path: Path) -> None:
+    running = Running(tmp_path / "home", max_connections=20, max_connections_per_address=10)
+    place = ("127.0.0.1", running.settings.port)
+    with contextlib.ExitStack() as idle:
+        opened = [idle.enter_context(socket.create_connection(place, timeout=20)) for _ in range(30)]
+        refused = [connection for connection in opened[10:] if b"429" in connection.recv(1000)]
+        assert len(refused) == 20
+        other = idle.enter_context(socket.create_connection(place, timeout=20, source_address=("127.0.0.2", 0)))
+        other.sendall(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        assert b"200 OK" in other.recv(4000)
+    with running.client_of(None) as again:
+        assert again.get("/health").status_code == 200
+    running.stop()
+
+
+def test_so_many_requests_of_one_user_are_under_way_at_once(tmp_path: Path) -> None:
+    running = Running(tmp_path / "home", max_requests=3)
+    streams = {"accept": "text/event-stream"}
+    with running.client_of("eager") as eager, running.client_of("other") as other:
+        with contextlib.ExitStack() as open_:
+            for _ in range(3):
+                open_.enter_context(eager.stream("GET", "/v1/events", headers=streams)).raise_for_status()
+            refused = eager.get("/v1/session")
+            assert (refused.status_code, refused.json()["code"]) == (429, "RATE_LIMITED")
+            assert refused.headers["retry-after"] == "1"
+            assert other.get("/v1/session").status_code == 200
+        end = time.monotonic() + 20
+        while eager.get("/v1/session").status_code != 200:
+            assert time.monotonic() < end
+    running.stop()

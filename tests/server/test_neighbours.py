@@ -185,3 +185,27 @@ async def test_large_outputs_are_answered_a_slice_at_a_time(apart: Separate, eve
 
         async with memory_watched(apart, 400 << 20):
             assert await slowest_while(apart, work) < SLOWEST
+
+
+def children(server: Separate) -> list[str]:
+    """What the server runs, by their directories in /proc."""
+    assert server.process is not None
+    pid = server.process.pid
+    return [f"/proc/{child}" for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+async def test_a_search_yields_to_everything_else(apart: Separate, eve: httpx2.AsyncClient) -> None:
+    async with sandbox_of(eve) as box:
+        (await eve.put(f"{box}/files", params={"path": "text"}, content=b"a" * 60 + b"\n")).raise_for_status()
+        searching = asyncio.ensure_future(eve.post(f"{box}/files/search", json={"pattern": "(a+)+b"}))
+        searchers: list[str] = []
+
+        async def is_searching() -> bool:
+            found = [child for child in children(apart) if "matcher" in Path(child, "cmdline").read_text()]
+            searchers.extend(found)
+            return bool(found)
+
+        await until(is_searching)
+        fields = Path(searchers[0], "stat").read_text().rpartition(")")[2].split()
+        assert int(fields[16]) == 10
+        assert (await searching).json()["code"] == "TIMEOUT"

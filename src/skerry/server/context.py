@@ -80,27 +80,30 @@ def _state(connection: HTTPConnection, name: str) -> Any:
     return connection.scope["state"][name]
 
 
-def _context(connection: HTTPConnection) -> Context:
+# FastAPI would run plain functions in threads, a hop each.
+
+
+async def _context(connection: HTTPConnection) -> Context:
     found: Context = connection.app.state.context
     return found
 
 
-def _actor(connection: HTTPConnection) -> Actor:
+async def _actor(connection: HTTPConnection) -> Actor:
     found: Actor = _state(connection, "actor")
     return found
 
 
-def _subject(connection: HTTPConnection) -> Subject:
+async def _subject(connection: HTTPConnection) -> Subject:
     found: Subject = _state(connection, "subject")
     return found
 
 
-def _value(connection: HTTPConnection) -> Any:
+async def _value(connection: HTTPConnection) -> Any:
     return _state(connection, "located")
 
 
-def _user(connection: HTTPConnection) -> User:
-    user = _actor(connection).user
+async def _user(connection: HTTPConnection) -> User:
+    user = (await _actor(connection)).user
     if user is None:
         raise Unauthenticated("this needs a user")
     return user

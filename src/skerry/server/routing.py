@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext
 from typing import Annotated, Any, ParamSpec, TypeVar
 
@@ -175,14 +175,14 @@ ProjectQuery = Annotated[
 ]
 
 
-def _in_query(project: ProjectQuery = None) -> None:
+async def _in_query(project: ProjectQuery = None) -> None:
     """For OpenAPI: the guard reads it."""
 
 
-def _named(what: str) -> Callable[..., None]:
+def _named(what: str) -> Callable[..., Awaitable[None]]:
     description = f"The {what}, by id or name." if what != "volume" else "The volume, by name."
 
-    def declare(**_: str) -> None: ...
+    async def declare(**_: str) -> None: ...
 
     declare.__signature__ = _signature(what, description)  # type: ignore[attr-defined]
     return declare

@@ -118,11 +118,11 @@ def exact_query(request: Request, name: str) -> str | None:
     return None
 
 
-def query_path(request: Request, path: PathQuery) -> str:
+async def query_path(request: Request, path: PathQuery) -> str:
     """For Depends: the `path` of the query."""
     return exact_query(request, "path") or path
 
 
-def query_path_here(request: Request, path: PathQuery = ".") -> str:
+async def query_path_here(request: Request, path: PathQuery = ".") -> str:
     """For Depends: the `path` of the query; the working directory without."""
     return exact_query(request, "path") or path
