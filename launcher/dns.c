@@ -3,8 +3,9 @@
  *   dns pid=PID [join=FILE …] server=IP …
  *
  * It listens on 127.0.0.53:53, UDP and TCP, in the network namespace of process PID and asks from its own, so a sandbox can
- * resolve names while it reaches no private address itself. Queries are passed on as they are. It gives up all rights before it
- * reads the first byte, and ends when PID does.
+ * resolve names while it reaches no private address itself. Passed on, as it is, is a query with one question for the addresses
+ * and other records of a name: no update, no transfer of a zone, nothing else that a sandbox could ask the resolvers to do in
+ * this machine's name. It gives up all rights before it reads the first byte, and ends when PID does.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -28,6 +29,9 @@
 #define MAX_RELAYS 16
 #define QUERY_SECONDS 5
 #define RELAY_SECONDS 20
+#define MAX_QUERY 4096
+#define PER_SECOND 100 /* queries and connections; each is one more in this machine's table of connections for a while */
+#define AT_ONCE 500
 #define NOBODY 65534
 
 struct query {
@@ -38,14 +42,18 @@ struct query {
 };
 
 struct relay {
-    int client, server;
+    int client, server; /* no server until there is a query for it */
     time_t until;
+    size_t held; /* of the client's bytes; no more are read while a whole query is among them */
+    unsigned char bytes[2 + MAX_QUERY];
 };
 
 struct forwarder {
     int udp, tcp, sandbox;
     struct in_addr servers[MAX_SERVERS];
     int server_count, next_server;
+    double allowance; /* how many queries and connections may be taken up */
+    double filled_at;
     struct query queries[MAX_QUERIES];
     struct relay relays[MAX_RELAYS];
 };
@@ -55,10 +63,41 @@ __attribute__((noreturn)) static void die(const char *what) {
     exit(1);
 }
 
-static time_t now(void) {
+static double seconds(void) {
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
-    return time.tv_sec;
+    return time.tv_sec + time.tv_nsec / 1e9;
+}
+
+static time_t now(void) { return (time_t)seconds(); }
+
+static void fill_allowance(struct forwarder *forwarder) {
+    double time = seconds();
+    forwarder->allowance += (time - forwarder->filled_at) * PER_SECOND;
+    if (forwarder->allowance > AT_ONCE) forwarder->allowance = AT_ONCE;
+    forwarder->filled_at = time;
+}
+
+static unsigned number_at(const unsigned char *bytes) { return bytes[0] << 8 | bytes[1]; }
+
+/* Where the records after the question begin, or 0 if the question is not one for records of a name on the Internet. */
+static size_t skip_question(const unsigned char *query, size_t length) {
+    size_t at = 12;
+    while (at < length && query[at] && query[at] < 64) at += 1 + query[at];
+    if (at + 5 > length || query[at]) return 0;
+    unsigned type = number_at(query + at + 1), class = number_at(query + at + 3);
+    /* 249 to 254: keys between servers, transfers of zones and of mailboxes */
+    return class == 1 && (type < 249 || type > 254) ? at + 5 : 0;
+}
+
+/* Whether a message may be passed on: a plain query, one question, nothing behind it but the options of EDNS. */
+static int is_plain_query(const unsigned char *query, size_t length) {
+    if (length < 12 || query[2] & 0xf8 || number_at(query + 4) != 1 || number_at(query + 6) || number_at(query + 8)) return 0;
+    unsigned additional = number_at(query + 10);
+    size_t at = skip_question(query, length);
+    if (!at || additional > 1) return 0;
+    if (!additional) return at == length;
+    return at + 11 <= length && !query[at] && number_at(query + at + 1) == 41 && at + 11 + number_at(query + at + 9) == length;
 }
 
 static int listen_inside(int type) {
@@ -81,26 +120,39 @@ static int ask_server(struct forwarder *forwarder, int type) {
     return fd;
 }
 
-/* Tell at once that there is no answer to be had: a client that hears nothing asks again and again, for minutes. */
-static void refuse_query(struct forwarder *forwarder, char *query, ssize_t length, const struct sockaddr_in *client) {
-    query[2] |= 0x80;                    /* an answer */
-    query[3] = (query[3] & 0x10) | 0x82; /* that the server has failed; it would have asked others */
+#define SERVER_FAILED 2
+#define REFUSED 5
+
+/* Make of a query the answer that there is none to be had. */
+static void turn_down(unsigned char *query, int why) {
+    query[2] |= 0x80;                          /* an answer */
+    query[3] = (query[3] & 0x10) | 0x80 | why; /* of a server that would have asked others */
+}
+
+/* Tell at once: a client that hears nothing asks again and again, for minutes. */
+static void refuse_query(struct forwarder *forwarder, unsigned char *query, size_t length, int why, const struct sockaddr_in *client) {
+    turn_down(query, why);
     sendto(forwarder->udp, query, length, 0, (const void *)client, sizeof *client);
 }
 
 static void forward_query(struct forwarder *forwarder) {
-    char packet[4096];
+    unsigned char packet[MAX_QUERY + 1];
     struct sockaddr_in client;
     socklen_t size = sizeof client;
     ssize_t length = recvfrom(forwarder->udp, packet, sizeof packet, 0, (void *)&client, &size);
-    if (length < 12) return;
+    if (length < 12 || packet[2] & 0x80) return; /* an answer is not answered */
+    if (length > MAX_QUERY || !is_plain_query(packet, length)) {
+        refuse_query(forwarder, packet, length, REFUSED, &client);
+        return;
+    }
+    forwarder->allowance--;
     struct query *slot = &forwarder->queries[0];
     for (int i = 0; i < MAX_QUERIES && slot->fd >= 0; i++)
         if (forwarder->queries[i].fd < 0 || forwarder->queries[i].until < slot->until) slot = &forwarder->queries[i];
     if (slot->fd >= 0) close(slot->fd); /* all are waiting: the oldest gives way */
     slot->fd = ask_server(forwarder, SOCK_DGRAM);
     if (slot->fd < 0) {
-        refuse_query(forwarder, packet, length, &client);
+        refuse_query(forwarder, packet, length, SERVER_FAILED, &client);
         return;
     }
     slot->client = client;
@@ -126,9 +178,8 @@ static void open_relay(struct forwarder *forwarder) {
     for (int i = 0; i < MAX_RELAYS; i++) {
         struct relay *relay = &forwarder->relays[i];
         if (relay->client >= 0) continue;
-        relay->server = ask_server(forwarder, SOCK_STREAM);
-        if (relay->server < 0) break;
         relay->client = client;
+        relay->held = 0;
         relay->until = now() + RELAY_SECONDS;
         return;
     }
@@ -137,27 +188,78 @@ static void open_relay(struct forwarder *forwarder) {
 
 static void close_relay(struct relay *relay) {
     close(relay->client);
-    close(relay->server);
+    if (relay->server >= 0) close(relay->server);
     relay->client = relay->server = -1;
 }
 
-/* Queries and answers over TCP are small: one that does not fit into the socket's buffer at once ends the relay. */
-static void pass(struct relay *relay, int from, int to) {
-    char data[16384];
-    ssize_t length = recv(from, data, sizeof data, 0);
+/* The bytes of the first query that a client has sent, its length in front, or 0 if it is not all there. */
+static size_t whole_query(const struct relay *relay) {
+    if (relay->held < 2) return 0;
+    size_t size = 2 + number_at(relay->bytes);
+    return relay->held < size ? 0 : size;
+}
+
+static void drop_query(struct relay *relay) {
+    size_t size = whole_query(relay);
+    relay->held -= size;
+    memmove(relay->bytes, relay->bytes + size, relay->held);
+}
+
+/* Answer what is not to be passed on; a query that is stays, and waits for the server. */
+static void sort_queries(struct forwarder *forwarder, struct relay *relay) {
+    for (size_t size; (size = whole_query(relay)); drop_query(relay)) {
+        if (size < 2 + 12) break;
+        if (is_plain_query(relay->bytes + 2, size - 2)) {
+            if (relay->server < 0) forwarder->allowance--, relay->server = ask_server(forwarder, SOCK_STREAM);
+            if (relay->server >= 0) return;
+            turn_down(relay->bytes + 2, SERVER_FAILED);
+        } else turn_down(relay->bytes + 2, REFUSED);
+        if (send(relay->client, relay->bytes, size, MSG_NOSIGNAL) != (ssize_t)size) break;
+    }
+    /* what has no header, or is longer than any query, is not the protocol */
+    if (whole_query(relay) || (relay->held >= 2 && number_at(relay->bytes) > MAX_QUERY)) close_relay(relay);
+}
+
+static void read_queries(struct forwarder *forwarder, struct relay *relay) {
+    ssize_t length = recv(relay->client, relay->bytes + relay->held, sizeof relay->bytes - relay->held, 0);
     if (length < 0 && errno == EAGAIN) return;
-    if (length <= 0 || send(to, data, length, MSG_NOSIGNAL) != length) close_relay(relay);
+    if (length <= 0) {
+        close_relay(relay);
+        return;
+    }
+    relay->held += length;
+    sort_queries(forwarder, relay);
+}
+
+/* Queries and answers are small: one that does not fit into the socket's buffer at once ends the relay. */
+static void send_query(struct forwarder *forwarder, struct relay *relay) {
+    size_t size = whole_query(relay);
+    if (send(relay->server, relay->bytes, size, MSG_NOSIGNAL) != (ssize_t)size) {
+        close_relay(relay);
+        return;
+    }
+    drop_query(relay);
+    sort_queries(forwarder, relay);
+}
+
+static void pass_answer(struct relay *relay) {
+    char data[16384];
+    ssize_t length = recv(relay->server, data, sizeof data, 0);
+    if (length < 0 && errno == EAGAIN) return;
+    if (length <= 0 || send(relay->client, data, length, MSG_NOSIGNAL) != length) close_relay(relay);
 }
 
 static int fill_polls(struct forwarder *forwarder, struct pollfd *polls) {
-    int count = 0;
+    int count = 0, open = forwarder->allowance >= 1; /* beyond it they wait in the kernel's queues, or get lost there */
     polls[count++] = (struct pollfd){forwarder->sandbox, POLLIN, 0};
-    polls[count++] = (struct pollfd){forwarder->udp, POLLIN, 0};
-    polls[count++] = (struct pollfd){forwarder->tcp, POLLIN, 0};
+    polls[count++] = (struct pollfd){open ? forwarder->udp : -1, POLLIN, 0};
+    polls[count++] = (struct pollfd){open ? forwarder->tcp : -1, POLLIN, 0};
     for (int i = 0; i < MAX_QUERIES; i++) polls[count++] = (struct pollfd){forwarder->queries[i].fd, POLLIN, 0};
     for (int i = 0; i < MAX_RELAYS; i++) {
-        polls[count++] = (struct pollfd){forwarder->relays[i].client, POLLIN, 0};
-        polls[count++] = (struct pollfd){forwarder->relays[i].server, POLLIN, 0};
+        struct relay *relay = &forwarder->relays[i];
+        int waiting = relay->client >= 0 && whole_query(relay) > 0;
+        polls[count++] = (struct pollfd){open ? relay->client : -1, waiting ? 0 : POLLIN, 0};
+        polls[count++] = (struct pollfd){relay->server, waiting ? POLLIN | POLLOUT : POLLIN, 0};
     }
     return count;
 }
@@ -165,8 +267,9 @@ static int fill_polls(struct forwarder *forwarder, struct pollfd *polls) {
 static void serve(struct forwarder *forwarder) {
     struct pollfd polls[3 + MAX_QUERIES + 2 * MAX_RELAYS];
     for (;;) {
+        fill_allowance(forwarder);
         int count = fill_polls(forwarder, polls);
-        if (poll(polls, count, 1000) < 0 && errno != EINTR) die("poll");
+        if (poll(polls, count, forwarder->allowance >= 1 ? 1000 : 1000 / PER_SECOND) < 0 && errno != EINTR) die("poll");
         if (polls[0].revents) exit(0);
         time_t time = now();
         for (int i = 0; i < MAX_QUERIES; i++) {
@@ -179,8 +282,10 @@ static void serve(struct forwarder *forwarder) {
             struct relay *relay = &forwarder->relays[i];
             struct pollfd *pair = polls + 3 + MAX_QUERIES + 2 * i;
             if (relay->client >= 0 && relay->until < time) close_relay(relay);
-            if (relay->client >= 0 && pair[0].revents) pass(relay, relay->client, relay->server);
-            if (relay->client >= 0 && pair[1].revents) pass(relay, relay->server, relay->client);
+            if (relay->client >= 0 && pair[1].revents & POLLOUT) send_query(forwarder, relay);
+            if (relay->client >= 0 && pair[1].revents & ~POLLOUT) pass_answer(relay);
+            if (relay->client >= 0 && pair[0].revents & POLLIN) read_queries(forwarder, relay);
+            else if (relay->client >= 0 && pair[0].revents) close_relay(relay);
         }
         if (polls[1].revents) forward_query(forwarder);
         if (polls[2].revents) open_relay(forwarder);
@@ -226,6 +331,7 @@ int main(int argc, char **argv) {
         else errno = EINVAL, die(argv[i]);
     }
     if (!pid || !forwarder.server_count) errno = EINVAL, die("usage");
+    forwarder.allowance = AT_ONCE, forwarder.filled_at = seconds();
     enter_sandbox(&forwarder, pid);
     give_up_rights();
     pid_t child = fork();

@@ -449,6 +449,13 @@ MUTANTS = [
         "tests/isolation/test_network.py::test_open_network_does_not_reach_a_public_network_that_the_machine_is_in",
     ),
     Mutant(
+        "a sandbox asks the machine's resolvers for zones",
+        "launcher/dns.c",
+        "class == 1 && (type < 249 || type > 254) ? at + 5 : 0",
+        "class == 1 ? at + 5 : 0",
+        "tests/isolation/test_names.py::test_nothing_but_plain_queries_reaches_a_resolver[user]",
+    ),
+    Mutant(
         "an open sandbox begins any number of connections",
         "src/skerry/providers/local/network.py",
         "{NEW_AT_ONCE} packets }} drop\n",
