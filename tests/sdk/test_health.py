@@ -70,7 +70,7 @@ async def test_each_own_check_has_its_outcome_and_reason(box: AsyncSandbox) -> N
         "nothing": None,
         "false": "the check returned False",
         "reason": "the moon is full",
-        "number": "the check returned a int: neither a bool nor a reason",
+        "number": "the check returned int: neither a bool, a reason nor the result of a command",
         "raises": "KeyError: 'mine'",
         "hangs": "no answer within 0.2 s",
         "shell": None,
@@ -79,6 +79,23 @@ async def test_each_own_check_has_its_outcome_and_reason(box: AsyncSandbox) -> N
     }
     assert all(check.healthy for name, check in report.checks.items() if name in BUILT_IN)
     await box.exec("while ps -A -o comm= | grep -qx sleep; do :; done", timeout=30, check=True)  # it was killed
+
+
+async def test_the_result_of_a_command_is_an_answer(box: AsyncSandbox) -> None:
+    report = await box.health_check(
+        {
+            "good": lambda sandbox: sandbox.exec("python3 --version"),
+            "bad": lambda sandbox: sandbox.exec("echo no luck >&2; exit 4"),
+            "late": lambda sandbox: sandbox.exec("sleep 600", timeout=0.2),
+        }
+    )
+    found = {name: check.reason for name, check in report.checks.items() if name not in BUILT_IN}
+    late = found.pop("late")
+    assert found == {"good": None, "bad": "exit code 4: no luck"}
+    assert late is not None and late.startswith("sleep 600 ran out of time after 0.2")
+    assert report.checks["good"] and not report.checks["bad"]
+    assert not report
+    assert await box.health_check({"good": lambda sandbox: sandbox.exec("true")})
 
 
 async def test_what_is_wrong_inside_is_found(box: AsyncSandbox) -> None:

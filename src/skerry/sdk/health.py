@@ -14,7 +14,7 @@ import anyio
 
 from skerry.core.config import check_seconds
 from skerry.core.errors import InvalidArgument, SkerryError
-from skerry.core.models import State
+from skerry.core.models import ExecResult, State
 
 if TYPE_CHECKING:
     from skerry.sdk._sync import Sandbox
@@ -35,7 +35,7 @@ class HealthCheck:
 
 Check = str | Callable[["AsyncSandbox"], object] | HealthCheck
 """A shell command that must exit with 0, or a function of the sandbox that returns True or None when all is well, and
-False or the reason when it is not; it may be a coroutine function."""
+False or the reason when it is not, or what `exec` returned; it may be a coroutine function."""
 BlockingCheck = str | Callable[["Sandbox"], object] | HealthCheck
 """As Check, with a function of the blocking sandbox; it runs in a thread."""
 Checks = Mapping[str, Check]
@@ -52,13 +52,19 @@ class Health:
     """Why it is not healthy."""
     duration: float
 
+    def __bool__(self) -> bool:
+        return self.healthy
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HealthReport:
-    """What all checks found; `healthy` when every one is."""
+    """What all checks found; `healthy`, and true in an `if`, when every one is."""
 
     healthy: bool
     checks: dict[str, Health]
+
+    def __bool__(self) -> bool:
+        return self.healthy
 
 
 async def examine(sandbox: AsyncSandbox, checks: Checks | None, timeout: float) -> HealthReport:
@@ -120,10 +126,16 @@ async def _run(sandbox: AsyncSandbox, name: str, check: Check, timeout: float) -
 
 
 async def _command(sandbox: AsyncSandbox, command: str) -> str | None:
-    result = await sandbox.exec(command)
+    return _failure(await sandbox.exec(command))
+
+
+def _failure(result: ExecResult) -> str | None:
+    """Why a command did not do what it should; None: it did."""
     if result.ok:
         return None
     how = f"exit code {result.exit_code}" if result.signal is None else f"signal {result.signal}"
+    if result.timed_out:
+        how = f"{result.command} ran out of time after {result.duration:.3g} s"
     tail = (result.stderr.strip() or result.stdout.strip()).rpartition("\n")[2][-300:]
     return f"{how}: {tail}" if tail else how
 
@@ -138,7 +150,9 @@ async def _function(sandbox: AsyncSandbox, check: Callable[[AsyncSandbox], objec
         return "the check returned False"
     if isinstance(outcome, str):
         return outcome or None
-    return f"the check returned a {type(outcome).__name__}: neither a bool nor a reason"
+    if isinstance(outcome, ExecResult):
+        return _failure(outcome)
+    return f"the check returned {type(outcome).__name__}: neither a bool, a reason nor the result of a command"
 
 
 async def _agent(sandbox: AsyncSandbox) -> str | None:
