@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Literal
 
@@ -75,9 +75,9 @@ OnTimeout = Literal["stop", "destroy", "pause"]
 """What becomes of a sandbox at its timeout. `stop` keeps its files, `pause` its processes as well."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class SandboxSpec:
-    """What `create` was asked for, checked."""
+    """What `create` was asked for, checked. Its repr has the names of secrets and not their values."""
 
     name: str | None = None
     template: str = "host"
@@ -119,6 +119,11 @@ class SandboxSpec:
     def at_timeout(self) -> OnTimeout:
         """What becomes of it at its timeout: unless asked otherwise, one with a name is stopped, others destroyed."""
         return self.on_timeout or ("destroy" if self.name is None else "stop")
+
+    def __repr__(self) -> str:
+        shown = {each.name: getattr(self, each.name) for each in fields(self)}
+        shown["secrets"] = dict.fromkeys(self.secrets, "***")
+        return f"SandboxSpec({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import BinaryIO, ClassVar
 
 from anyio.abc import ByteStream
@@ -41,7 +41,7 @@ class Channel:
     """
 
     stream: ByteStream
-    token: bytes
+    token: bytes = field(repr=False)
     greeting: Hello | None = None
 
 

@@ -6,7 +6,7 @@ import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import anyio
 
@@ -42,7 +42,7 @@ class CopyOptions:
     labels: Mapping[str, str] | None = None
     timeout: float | None = None
     on_timeout: OnTimeout | None = None
-    secrets: SecretOptions = False
+    secrets: SecretOptions = field(default=False, repr=False)
 
 
 def copy_spec(source: SandboxInfo, options: CopyOptions) -> SandboxSpec:

@@ -10,11 +10,11 @@ from skerry.wire.fields import FieldError, decode_fields, decode_int, encode_fie
 from skerry.wire.frames import Type
 
 
-def tag(number: int, *, default: Any = MISSING) -> Any:
-    """A field of a message; with a default it may be absent."""
+def tag(number: int, *, default: Any = MISSING, secret: bool = False) -> Any:
+    """A field of a message; with a default it may be absent, one that is secret is not in the message's repr."""
     if default is MISSING:
-        return field(metadata={"tag": number})
-    return field(default=default, metadata={"tag": number})
+        return field(metadata={"tag": number}, repr=not secret)
+    return field(default=default, metadata={"tag": number}, repr=not secret)
 
 
 MESSAGES: dict[str, type[Message]] = {}

@@ -43,8 +43,8 @@ class OpenFlags(IntFlag):
 @message
 class Boot(Message):
     type: ClassVar[Type | None] = Type.BOOT
-    token: bytes = tag(1)
-    env: tuple[bytes, ...] = tag(2, default=())
+    token: bytes = tag(1, secret=True)
+    env: tuple[bytes, ...] = tag(2, default=(), secret=True)
     workdir: bytes = tag(3, default=b"/")
     user: str = tag(4, default="root")
     deadline_ms: int = tag(5, default=0)
@@ -55,7 +55,7 @@ class Boot(Message):
 class Hello(Message):
     type: ClassVar[Type | None] = Type.HELLO
     generation: int = tag(1)
-    token: bytes = tag(2, default=b"")
+    token: bytes = tag(2, default=b"", secret=True)
     version: str = tag(3, default="")
     uptime_ms: int = tag(4, default=0)
 
@@ -77,7 +77,7 @@ class Empty(Message):
 class Start(Message):
     type: ClassVar[Type | None] = Type.START
     argv: tuple[bytes, ...] = tag(1)
-    env: tuple[bytes, ...] = tag(2, default=())
+    env: tuple[bytes, ...] = tag(2, default=(), secret=True)
     cwd: bytes = tag(3, default=b"")
     user: str = tag(4, default="")
     timeout_ms: int = tag(5, default=0)
@@ -176,13 +176,13 @@ class ProcessEntry(Message):
 @message
 class Env(Message):
     type: ClassVar[Type | None] = Type.ENV
-    set: tuple[bytes, ...] = tag(1, default=())
+    set: tuple[bytes, ...] = tag(1, default=(), secret=True)
     unset: tuple[bytes, ...] = tag(2, default=())
 
 
 @message
 class EnvReply(Message):
-    env: tuple[bytes, ...] = tag(1, default=())
+    env: tuple[bytes, ...] = tag(1, default=(), secret=True)
 
 
 @message
@@ -212,7 +212,7 @@ class LastWords(Message):
     reason: str = tag(1)
     at_ms: int = tag(2)
     env_count: int | None = tag(3, default=None)
-    env: tuple[bytes, ...] = tag(4, default=())
+    env: tuple[bytes, ...] = tag(4, default=(), secret=True)
 
 
 def parse_last_words(data: bytes) -> LastWords | None:

@@ -31,7 +31,7 @@ class Record:
     state: State
     spec: SandboxSpec
     limits: Resources
-    token: str
+    token: str = field(repr=False)
     created_at: float
     user: str = "user"
     workdir: str = "/workspace"

@@ -47,8 +47,8 @@ class GitSourceBody(Body):
     git: Annotated[str, Field(max_length=4096, examples=["https://example.com/project.git"])]
     ref: str | None = None
     depth: Annotated[int, Field(ge=1, le=1 << 30)] | None = None
-    username: str | None = None
-    password: str | None = None
+    username: str | None = Field(None, repr=False)  # some services take a token for one
+    password: str | None = Field(None, repr=False)
 
     def source(self) -> GitSource:
         return GitSource(url=self.git, ref=self.ref, depth=self.depth, username=self.username, password=self.password)
@@ -96,7 +96,7 @@ class Create(Body):
     ports: Any = None
     """No provider has this yet: UNSUPPORTED."""
     network: str = "none"
-    secrets: Variables | None = None
+    secrets: Variables | None = Field(None, repr=False)
     user: User | None = None
     workdir: Path | None = None
     labels: Pairs | None = None
@@ -147,12 +147,12 @@ class Stop(Body):
 
 
 class Start(Body):
-    key: Key | None = None
+    key: Key | None = Field(None, repr=False)
     """What it was archived with."""
 
 
 class Archive(Body):
-    key: Key | None = None
+    key: Key | None = Field(None, repr=False)
     """Encrypts the archive; `start` needs it again."""
 
 
@@ -177,7 +177,7 @@ class Copy(Body):
     labels: Pairs | None = None
     timeout: Seconds | None = None
     on_timeout: OnTimeout | None = None
-    secrets: bool | Variables = False
+    secrets: bool | Variables = Field(False, repr=False)
     """Whether it gets the secrets of the source, or what they are instead."""
 
 
@@ -207,7 +207,7 @@ class Restore(Body):
 
 
 class Export(Body):
-    key: Key | None = None
+    key: Key | None = Field(None, repr=False)
     """Encrypts the state."""
 
 

@@ -180,8 +180,8 @@ class Repository(Body):
 
 
 class Login(Repository):
-    username: str | None = None
-    password: str | None = None
+    username: str | None = Field(None, repr=False)
+    password: str | None = Field(None, repr=False)
     timeout: Seconds | None = None
 
 
@@ -191,8 +191,8 @@ class CloneBody(Body):
     branch: str | None = None
     ref: str | None = None
     depth: Annotated[int, Field(ge=1, le=1 << 30)] | None = None
-    username: str | None = None
-    password: str | None = None
+    username: str | None = Field(None, repr=False)
+    password: str | None = Field(None, repr=False)
     recurse_submodules: bool = False
     timeout: Seconds | None = None
     user: User | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from fastapi import Header, Query
@@ -275,7 +275,7 @@ async def resume(context: Ctx, sandbox: Sandbox) -> Response:
 
 @dataclass(frozen=True)
 class KeyBody:
-    key: bytes | None = None
+    key: bytes | None = field(default=None, repr=False)
 
     def checked(self) -> bytes | None:
         if self.key is not None and len(self.key) != 32:

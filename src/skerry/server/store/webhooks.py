@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from skerry.server.ids import new_id
 from skerry.server.store.database import Database
@@ -15,7 +15,7 @@ class Webhook:
     id: str
     project_id: str
     url: str
-    secret: str
+    secret: str = field(repr=False)
     types: tuple[str, ...]
     """Empty: all."""
     created_by: str
