@@ -21,7 +21,8 @@ from skerry import (
     VolumeMount,
 )
 from skerry.sdk.options import check_volumes
-from tests.sdk.fake_agent import FakeProvider
+from skerry.wire import FileInfoMessage, Stat, Type
+from tests.sdk.fake_agent import Connection, FakeProvider, reply
 
 NOT_YET = "image snapshot language runtime ports region target options".split()
 
@@ -142,6 +143,17 @@ async def test_more_than_the_maximum_is_a_quota(options: dict[str, object], fake
 
 
 async def test_what_was_asked_for_arrives(fake: FakeProvider) -> None:
+    async def script(connection: Connection) -> None:
+        await connection.greet()
+        frame = await connection.frame(Type.STAT)
+        assert Stat.decode(frame.payload).path == b"/srv"
+        info = FileInfoMessage(
+            path=b"/srv", type_name="dir", size=0, mode=0o755, uid=0, gid=0, mtime_ns=0, inode=1, etag="e"
+        )
+        await connection.raw(reply(frame.stream, info))
+        await connection.frame()
+
+    fake.script = script
     sandbox = await AsyncSandbox.create(
         fake,
         name="my-box.1",
@@ -295,3 +307,52 @@ def test_the_blocking_create_has_the_same_options() -> None:
     assert {name: p.default for name, p in ours.parameters.items()} == {
         name: p.default for name, p in theirs.parameters.items()
     }
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "words"),
+    [
+        ({"resources": {"cpu": -1}}, InvalidArgument, "cpu must be a number of cores above 0, not -1"),
+        ({"resources": {"cpu": True}}, InvalidArgument, "cpu must be a number of cores above 0, not True"),
+        ({"resources": {"pids": -5}}, InvalidArgument, "pids must be a whole number of 1 or more, not -5"),
+        ({"resources": {"pids": 1}}, InvalidArgument, "pids must be 8 or more, not 1: a sandbox itself needs some"),
+        (
+            {"resources": {"memory": "1KB"}},
+            InvalidArgument,
+            "1 kB of memory is too little: a sandbox needs 4 MB or more",
+        ),
+        ({"resources": {"memory": "16GB"}}, QuotaExceeded, "16 GB of memory is above the maximum of 8 GB"),
+        ({"resources": {"memory": 8 * 10**9 + 1}}, QuotaExceeded, "8,000,000,001 B of memory is above the maximum of"),
+        ({"resources": {"disk": "1TB"}}, QuotaExceeded, "1 TB of disk is above the maximum of 50 GB"),
+        ({"resources": {"cpu": 64}}, QuotaExceeded, "64 cores of CPU are above the maximum of 4"),
+        ({"resources": {"pids": 100_000}}, QuotaExceeded, "100,000 processes are above the maximum of 16,384"),
+        ({"on_event": 1}, InvalidArgument, "on_event must be a function, not int"),
+    ],
+)
+async def test_a_bad_value_is_refused_in_its_own_words(
+    options: dict[str, object], kind: type[Exception], words: str, fake: FakeProvider
+) -> None:
+    with pytest.raises(kind) as caught:
+        await AsyncSandbox.create(fake, **options)
+    assert words in str(caught.value)
+    assert not fake.sandboxes
+
+
+async def test_a_listener_that_cannot_be_called_is_refused(sandbox: AsyncSandbox) -> None:
+    with pytest.raises(InvalidArgument, match="must be a function, not str"):
+        sandbox.on("*", "print")  # type: ignore[arg-type]
+
+
+def test_the_least_that_is_allowed_works() -> None:
+    with Sandbox.create(resources={"memory": "4MB", "pids": 8}) as sandbox:
+        assert sandbox.exec("ls / | cat").ok
+
+
+def test_a_multiple_of_the_granted_limits_can_be_asked_for() -> None:
+    with Sandbox.create() as sandbox:
+        granted = sandbox.config.resources.memory
+        assert granted is not None
+        sandbox.restart(resources={"memory": granted * 2})
+        assert (sandbox.config.resources.memory, sandbox.info().resources.memory) == (granted * 2, granted * 2)
+        sandbox.set_limits(memory=granted)
+        assert sandbox.config.resources.memory == granted

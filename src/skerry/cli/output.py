@@ -96,11 +96,6 @@ def ago(moment: float) -> str:
 
 
 def size(count: int | None) -> str:
-    if count is None:
-        return "-"
-    amount = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if amount < 1000:
-            return f"{amount:.3g} {unit}"
-        amount /= 1000
-    return f"{amount:.3g} TB"
+    from skerry.core.config import human_size
+
+    return "-" if count is None else human_size(count)

@@ -8,9 +8,12 @@ import re
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from skerry.core.errors import InvalidArgument
+from skerry.core.errors import InvalidArgument, QuotaExceeded
+
+if TYPE_CHECKING:
+    from skerry.core.models import Resources
 
 _UNITS = {"": 1, "b": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _UNITS |= {unit + "ib": 1024**power for power, unit in enumerate("kmgt", start=1)}
@@ -35,11 +38,36 @@ def parse_size(value: int | str, what: str = "size") -> int:
     return size
 
 
+def human_size(count: int) -> str:
+    """A size that a person reads at a glance: 850 kB, 16 GB."""
+    amount = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 999.5:
+            return f"{amount:.3g} {unit}"
+        amount /= 1000
+    return f"{amount:.3g} TB"
+
+
 def check_seconds(value: float, what: str = "timeout") -> float:
     """A finite number of seconds above 0. Raises InvalidArgument."""
     if type(value) not in (int, float) or not math.isfinite(value) or value <= 0:
         raise InvalidArgument(f"{what} must be a number of seconds above 0, not {value!r}")
     return float(value)
+
+
+LEAST_MEMORY = 4 * 10**6
+"""Bytes: with less a sandbox may start, and no command runs in it."""
+LEAST_PIDS = 8
+"""The runtime and the agent need some of them while a sandbox and its commands start."""
+
+
+def check_least(*, memory: int | None, pids: int | None) -> None:
+    """Raises InvalidArgument for limits with which nothing works."""
+    if memory is not None and memory < LEAST_MEMORY:
+        least = human_size(LEAST_MEMORY)
+        raise InvalidArgument(f"{human_size(memory)} of memory is too little: a sandbox needs {least} or more")
+    if pids is not None and pids < LEAST_PIDS:
+        raise InvalidArgument(f"pids must be {LEAST_PIDS} or more, not {pids}: a sandbox itself needs some")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,6 +84,27 @@ class Limits:
     max_pids: int = 16384
     lifetime: float = 3600.0
     max_lifetime: float = 86400.0
+
+
+def check_most(wanted: Resources, bounds: Limits) -> None:
+    """Raises QuotaExceeded for more than the maximum."""
+    for name, what, value, most in (
+        ("cpu", "cores of CPU", wanted.cpu, bounds.max_cpu),
+        ("memory", "of memory", wanted.memory, bounds.max_memory),
+        ("disk", "of disk", wanted.disk, bounds.max_disk),
+        ("pids", "processes", wanted.pids, bounds.max_pids),
+    ):
+        if value is None or value <= most:
+            continue
+        asked, allowed = f"{value:,g}", f"{most:,g}"
+        if name in ("memory", "disk"):
+            asked, allowed = human_size(int(value)), human_size(int(most))
+        if asked == allowed:  # above it by less than is shown
+            asked, allowed = f"{value:,} B", f"{most:,} B"
+        raise QuotaExceeded(
+            f"{asked} {what} {'is' if name in ('memory', 'disk') else 'are'} above the maximum of {allowed}",
+            hint=f"ask for less, or raise the maximum with SKERRY_MAX_{name.upper()}",
+        )
 
 
 _VARIABLES = tuple(f"SKERRY_{field.name.upper()}" for field in fields(Limits))

@@ -127,8 +127,9 @@ class EventLog:
     def listen(self, type: EventType | Literal["*"], callback: EventCallback) -> Callable[[], None]:
         """Call `callback` for each event of a type, from the first one on; the function that ends it.
 
-        Raises InvalidArgument for a type that does not exist.
+        Raises InvalidArgument for a type that does not exist and a callback that is not a function.
         """
+        check_callback(callback, "the callback of an event")
         known = (*get_args(EventType), "*")
         if type not in known:
             near = difflib.get_close_matches(str(type), known, n=1)
@@ -176,6 +177,12 @@ class EventLog:
         for task in self._listeners - _current():
             if not task.get_loop().is_closed():
                 task.get_loop().call_soon_threadsafe(task.cancel)
+
+
+def check_callback(callback: object, what: str) -> None:
+    """Raises InvalidArgument for what cannot be called; None is no callback."""
+    if callback is not None and not callable(callback):
+        raise InvalidArgument(f"{what} must be a function, not {type(callback).__name__}")
 
 
 def _current() -> set[asyncio.Task[None]]:

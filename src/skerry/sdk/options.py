@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
-from typing import Literal, TypeVar, cast, get_args
+from typing import Literal, cast, get_args
 
-from skerry.core.config import Limits, check_seconds, limits, parse_size
+from skerry.core.config import Limits, check_least, check_most, check_seconds, limits, parse_size
 from skerry.core.errors import InvalidArgument, QuotaExceeded, Unsupported
 from skerry.core.models import OnTimeout, Resources, SandboxSpec, VolumeInfo, VolumeMount
 from skerry.core.names import NAME, check_mounts
-from skerry.sdk.commands import check_user, encode_env, encode_path
+from skerry.sdk.commands import check_user, check_whole, encode_env, encode_path
 
 Network = Literal["none", "open"]
 ResourceOptions = Resources | Mapping[str, float | int | str | None]
@@ -20,8 +21,6 @@ ResourceOptions = Resources | Mapping[str, float | int | str | None]
 
 VolumeOptions = Mapping[str, str | VolumeInfo | VolumeMount] | Iterable[VolumeMount]
 """Volumes by the path they are mounted at, or mounts that say their paths themselves."""
-
-Number = TypeVar("Number", int, float)
 
 MAX_PAIRS = 256
 
@@ -210,12 +209,21 @@ def check_resources(resources: ResourceOptions | None, bounds: Limits | None = N
         raise InvalidArgument(f"pids must be a whole number, not {pids!r}")
     if isinstance(memory, float) or isinstance(disk, float):
         raise InvalidArgument("memory and disk must be bytes or text such as '2GB', not a fraction")
-    return Resources(
-        cpu=None if cpu is None else _at_most(check_seconds(cpu, "cpu"), bounds.max_cpu, "cores of CPU"),
-        memory=None if memory is None else _at_most(parse_size(memory, "memory"), bounds.max_memory, "bytes of memory"),
-        disk=None if disk is None else _at_most(parse_size(disk, "disk"), bounds.max_disk, "bytes of disk"),
-        pids=None if pids is None else _at_most(parse_size(pids, "pids"), bounds.max_pids, "processes"),
+    wanted = Resources(
+        cpu=None if cpu is None else _cores(cpu),
+        memory=None if memory is None else parse_size(memory, "memory"),
+        disk=None if disk is None else parse_size(disk, "disk"),
+        pids=None if pids is None else check_whole(pids, "pids", least=1),
     )
+    check_least(memory=wanted.memory, pids=wanted.pids)
+    check_most(wanted, bounds)
+    return wanted
+
+
+def _cores(cpu: float) -> float:
+    if type(cpu) not in (int, float) or not math.isfinite(cpu) or cpu <= 0:
+        raise InvalidArgument(f"cpu must be a number of cores above 0, not {cpu!r}")
+    return float(cpu)
 
 
 def check_volumes(volumes: object) -> tuple[VolumeMount, ...]:
@@ -263,9 +271,3 @@ def check_limits(
     if limits == Resources():
         raise InvalidArgument("no limit is given")
     return limits
-
-
-def _at_most(value: Number, most: Number, what: str) -> Number:
-    if value > most:
-        raise QuotaExceeded(f"{value:g} {what} are above the maximum of {most:g}")
-    return value

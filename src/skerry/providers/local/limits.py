@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from skerry.core.config import limits
-from skerry.core.errors import InvalidArgument, QuotaExceeded
+from skerry.core.config import check_least, check_most, human_size, limits
+from skerry.core.errors import InvalidArgument
 from skerry.core.models import Resources
 from skerry.providers.local.record import Record
 
@@ -26,17 +26,8 @@ def merge(old: Resources, new: Resources) -> Resources:
 
 def check_limits(wanted: Resources) -> None:
     """Raises QuotaExceeded for more than the configured maximum, InvalidArgument for less than works."""
-    allowed = limits()
-    for name, value, maximum in (
-        ("cpu", wanted.cpu, allowed.max_cpu),
-        ("memory", wanted.memory, allowed.max_memory),
-        ("disk", wanted.disk, allowed.max_disk),
-        ("pids", wanted.pids, allowed.max_pids),
-    ):
-        if value is not None and value > maximum:
-            raise QuotaExceeded(
-                f"{name} {value:g} is above the maximum of {maximum:g}",
-                hint=f"ask for less, or raise it with SKERRY_MAX_{name.upper()}",
-            )
+    check_most(wanted, limits())
+    check_least(memory=wanted.memory, pids=wanted.pids)
     if wanted.disk is not None and wanted.disk < LEAST_DISK:
-        raise InvalidArgument(f"disk {wanted.disk} is below {LEAST_DISK}, which an empty sandbox needs")
+        least = human_size(LEAST_DISK)
+        raise InvalidArgument(f"{human_size(wanted.disk)} of disk is too little: an empty sandbox needs {least}")
