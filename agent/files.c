@@ -140,11 +140,14 @@ void file_relay(struct worker *w, const struct frame *f)
         file_remove(file);
 }
 
-static bool refuse(struct conn *c, uint32_t stream, int err)
+static bool refuse(struct conn *c, uint32_t stream, int err, const char *who)
 {
-    if (err == EINVAL)
-        conn_error(c, stream, "INVALID_ARGUMENT", 0, "no such user");
-    else
+    char message[NAME_SIZE + 32];
+
+    if (err == EINVAL) {
+        snprintf(message, sizeof message, "no such user: %s", who);
+        conn_error(c, stream, "INVALID_ARGUMENT", 0, message);
+    } else
         conn_error(c, stream, "QUOTA_EXCEEDED", err, "no file worker can be started");
     return true;
 }
@@ -220,10 +223,10 @@ bool files_open(struct conn *c, const struct frame *f)
     const char *who = has_no_path(f->type) ? "root" : *name ? name : agent.user;
     struct worker *w = worker_for(who);
     if (!w)
-        return refuse(c, f->stream, errno);
+        return refuse(c, f->stream, errno, who);
     struct file *file = calloc(1, sizeof *file);
     if (!file)
-        return refuse(c, f->stream, ENOMEM);
+        return refuse(c, f->stream, ENOMEM, who);
     file->worker = w;
     file->id = ++w->last_id;
     file->writes = f->type == T_WRITE || f->type == T_UNPACK;

@@ -193,17 +193,23 @@ static bool text(struct slice s, char *to, size_t size)
     return true;
 }
 
-static int do_chown(const char *path, struct slice owner, struct slice group)
+/* False: there is no such user or group, and the client has been told. */
+static bool do_chown(struct fs *fs, const struct request *r, const char *path, struct slice owner, struct slice group, int *err)
 {
-    char name[NAME_SIZE];
+    char name[NAME_SIZE] = "", group_name[NAME_SIZE] = "", message[NAME_SIZE + 32];
     struct user user = {.uid = (uid_t)-1};
     gid_t gid = (gid_t)-1;
+    bool user_known = !owner.size || (text(owner, name, sizeof name) && user_find(name, &user));
+    bool group_known = !group.size || (text(group, group_name, sizeof group_name) && group_find(group_name, &gid));
 
-    if (owner.size && (!text(owner, name, sizeof name) || !user_find(name, &user)))
-        return EINVAL;
-    if (group.size && (!text(group, name, sizeof name) || !group_find(name, &gid)))
-        return EINVAL;
-    return chown(path, user.uid, gid) < 0 ? errno : 0;
+    if (!user_known || !group_known) {
+        snprintf(message, sizeof message, "no such %s: %s", user_known ? "group" : "user", user_known ? group_name : name);
+        put_error(&fs->out, r->id, "INVALID_ARGUMENT", EINVAL, message);
+        fs_send(fs);
+        return false;
+    }
+    *err = chown(path, user.uid, gid) < 0 ? errno : 0;
+    return true;
 }
 
 static int do_rename(const char *from, const char *to, bool no_replace)
@@ -241,7 +247,8 @@ void fs_simple(struct fs *fs, const struct request *r)
         err = chmod(path, (mode_t)third) < 0 ? errno : 0;
         break;
     case T_CHOWN:
-        err = do_chown(path, bytes, group);
+        if (!do_chown(fs, r, path, bytes, group, &err))
+            return;
         break;
     case T_SYMLINK:
         err = !bytes.size || !text(bytes, target, sizeof target) ? EINVAL : symlink(target, path) < 0 ? errno : 0;

@@ -21,7 +21,7 @@ from skerry import (
 )
 from skerry.core import registry
 from skerry.providers.local import LocalProvider
-from skerry.templates import Command, File, Scripts
+from skerry.templates import Command, File, Scripts, Template
 from tests import inventory
 from tests.templates.archives import tiny
 
@@ -126,6 +126,8 @@ async def test_what_something_needs_is_not_removed(templates: AsyncTemplates, sk
 async def test_an_unbuilt_template_is_refused_where_building_is_not_wanted() -> None:
     with pytest.raises(TemplateNotFound, match="is not built"):
         await AsyncSandbox.create(template=tiny("unbuilt", "true"), build=False)
+    with pytest.raises(TemplateNotFound, match="'above:1' is not built"):  # not its base, which is not built either
+        await AsyncSandbox.create(template=Template(name="above", base="python"), build=False)
 
 
 @pytest.mark.parametrize("name", ["no-such-template", "nod", "node:1"])

@@ -121,6 +121,9 @@ async def test_an_unknown_name_raises_with_the_nearest_of_all_there_are(template
         with pytest.raises(TemplateNotFound, match=f"'{wrong}'") as caught:
             await call
         assert caught.value.hint == f"did you mean {right!r}?"
+    with pytest.raises(TemplateNotFound, match="'nosuch'") as caught:  # which resembles nothing there is
+        await templates.show("nosuch")
+    assert "did you mean" not in caught.value.hint
     with pytest.raises(TemplateNotFound, match="no version '7' of the template 'warehouse'") as caught:
         await templates.show("warehouse:7")
     assert "warehouse:1" in caught.value.hint

@@ -46,7 +46,7 @@ def stem(info: BuiltTemplate) -> str:
 
 def nearest(name: str, names: Iterable[str]) -> str:
     """A hint that names what may have been meant; empty where nothing resembles it."""
-    near = difflib.get_close_matches(name, sorted(set(names)), n=1, cutoff=0.5)
+    near = difflib.get_close_matches(name, sorted(set(names)), n=1, cutoff=0.6)
     return f"did you mean {near[0]!r}?" if near else ""
 
 

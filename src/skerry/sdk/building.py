@@ -96,6 +96,7 @@ class Builder:
         self._timeout = check_seconds(timeout)
         self._allowed = allowed
         self._force = force
+        self._asked: str | None = None  # the template that the others are built for
         self._end = 0.0
 
     async def named(self, name: str) -> BuiltTemplate | None:
@@ -114,6 +115,7 @@ class Builder:
         name that another template has.
         """
         force = self.forced()
+        self._asked = self._asked or template.reference
         recipe, base, directory = await self._plan(template)
         if base is not None:
             template = recipe = _with_path(template, base)
@@ -181,7 +183,7 @@ class Builder:
         """Raises TemplateNotFound where nothing may be built."""
         if not self._allowed:
             hint = "`skerry template build` builds it; or create without build=False"
-            raise TemplateNotFound(f"the template {name!r} is not built", hint=hint)
+            raise TemplateNotFound(f"the template {self._asked or name!r} is not built", hint=hint)
 
     async def find(self, name: str) -> BuiltTemplate:
         """One that is built, with all its layers. Raises TemplateNotFound."""
