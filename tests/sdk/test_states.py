@@ -171,17 +171,26 @@ def test_progress_goes_up_to_all_of_it(sandbox: Sandbox) -> None:
 
 def test_variables_that_anybody_can_read_are_warned_of(tmp_path: Path) -> None:
     with Sandbox.create(env={"TOKEN": "value"}, timeout=300) as sandbox:
-        with pytest.warns(SkerryWarning, match="TOKEN"):
+        with pytest.warns(SkerryWarning, match="TOKEN") as warned:
             data = sandbox.export_state()
         assert data is not None
+        assert [Path(warning.filename).name for warning in warned] == ["test_states.py"]
         sandbox.export_state(key=KEY)  # a warning would be an error here
         with pytest.raises(SkerryWarning):
             sandbox.export_state(tmp_path / "not-written")
         assert os.listdir(tmp_path) == []
         taken = sandbox.snapshots.create()
-        with pytest.warns(SkerryWarning, match="TOKEN"):
+        with pytest.warns(SkerryWarning, match="TOKEN") as warned:
             sandbox.snapshots.export(taken)
+        assert [Path(warning.filename).name for warning in warned] == ["test_states.py"]
         sandbox.snapshots.delete(taken)
+
+
+async def test_the_warning_is_at_the_line_of_an_async_caller_too() -> None:
+    async with await AsyncSandbox.create(env={"TOKEN": "value"}, timeout=300) as sandbox:
+        with pytest.warns(SkerryWarning, match="TOKEN") as warned:
+            await sandbox.export_state()
+        assert [Path(warning.filename).name for warning in warned] == ["test_states.py"]
 
 
 def test_a_snapshot_is_exported_by_id_name_or_info(sandbox: Sandbox, tmp_path: Path) -> None:

@@ -7,17 +7,17 @@ import io
 import os
 import secrets
 import stat
-import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, closing, contextmanager
 from functools import partial
 from typing import BinaryIO, cast
 
 from skerry.archive import Key, disk_errors
-from skerry.core.errors import InvalidArgument, SkerryWarning, Unsupported
+from skerry.core.errors import InvalidArgument, Unsupported
 from skerry.core.models import ExportInfo, SandboxInfo, SandboxSpec
 from skerry.core.pipes import Pipe
 from skerry.core.provider import Portable, Provider
+from skerry.sdk.portal import warn_caller
 from skerry.sdk.threads import in_thread
 
 KeyOptions = Key | bytes | str
@@ -57,7 +57,7 @@ async def export(
     async def write(stream: BinaryIO) -> ExportInfo:
         info = await chosen.export_state(source_id, stream, key=secret, on_progress=_teller(on_progress))
         if warn and (text := warning(info)):
-            warnings.warn(text, SkerryWarning, stacklevel=4)
+            warn_caller(text)
         return info
 
     if target is None:

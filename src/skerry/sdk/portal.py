@@ -5,12 +5,17 @@ from __future__ import annotations
 import asyncio
 import atexit
 import os
+import sys
 import threading
+import warnings
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from contextvars import ContextVar
+from types import FrameType
 from typing import Generic, TypeVar, cast
+
+from skerry.core.errors import SkerryWarning
 
 T = TypeVar("T")
 
@@ -29,6 +34,17 @@ _thread: ContextVar[int | None] = ContextVar("skerry-thread", default=None)
 def caller() -> object:
     """Who calls, the same from one call to the next: the task, or the thread that a blocking call came from."""
     return _thread.get() or asyncio.current_task()
+
+
+def warn_caller(text: str) -> None:
+    """A SkerryWarning at the line that called this package, also where that was a blocking call of another thread."""
+    thread = _thread.get()
+    frame: FrameType | None = None if thread is None else sys._current_frames().get(thread)
+    frame = frame or sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "skerry":
+        frame = frame.f_back
+    module, registry = frame.f_globals.get("__name__"), frame.f_globals.setdefault("__warningregistry__", {})
+    warnings.warn_explicit(text, SkerryWarning, frame.f_code.co_filename, frame.f_lineno, module, registry)
 
 
 def _get_loop() -> asyncio.AbstractEventLoop:
