@@ -111,6 +111,12 @@ class Generator:
         name = self.names[node.name]
         lines = [f"class {name}:", *self.docstring(node, "    ", "")]
         lines += self.constructor(module, node)
+        if any(isinstance(item, Function) and item.name == "__repr__" for item in node.body):
+            lines += [
+                "    def __repr__(self) -> str:",
+                '        return repr(self._inner).replace("<Async", "<", 1)',
+                "",
+            ]
         for item in node.body:
             if isinstance(item, Function) and self.public(item.name):
                 lines += self.method(module, node, item)

@@ -108,3 +108,11 @@ def test_an_unknown_sandbox_is_one_clear_line(skerry: Skerry) -> None:
         assert (done.code, done.out) == (code, b""), command
         assert "(SANDBOX_NOT_FOUND)\nhint: " in done.err
     assert skerry("exec", "no-such-sandbox", "true").code == 125
+
+
+def test_a_working_directory_that_is_missing_is_made(skerry: Skerry) -> None:
+    made = skerry("create", "--workdir", "/app/x")
+    assert made.code == 0
+    assert skerry("exec", made.text.strip(), "--", "sh", "-c", "touch mine; pwd").out == b"/app/x\n"
+    skerry("rm", made.text.strip())
+    assert skerry("run", "--workdir", "/app/y", "--", "sh", "-c", "touch mine; pwd").out == b"/app/y\n"

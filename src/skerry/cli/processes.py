@@ -77,7 +77,9 @@ def run(
         from skerry.cli.terminals import run_on_terminal
 
         on_terminal = _on_terminal(command, tty=tty, output=output)
-        job = Job(argv=command, timeout=timeout, user=user, sudo=sudo, cwd=workdir, interactive=interactive)
+        own = workdir is not None and workdir.startswith("/")  # the new sandbox's own: made if it is not there
+        cwd = None if own else workdir
+        job = Job(argv=command, timeout=timeout, user=user, sudo=sudo, cwd=cwd, interactive=interactive)
         async with AsyncExitStack() as stack:
             with build_display(output=output, logs=False) as display:
                 sandbox = await AsyncSandbox.create(
@@ -90,6 +92,7 @@ def run(
                     resources=resources(memory=memory, cpu=cpu, pids=pids, disk=disk),
                     volumes=parse_volumes(volume),
                     network=network.value,
+                    workdir=workdir if own else None,
                     on_progress=display.on_progress,
                 )
             if keep:

@@ -1370,6 +1370,9 @@ class Sandbox:
     def __init__(self, inner: _sandbox.AsyncSandbox) -> None:
         self._inner = inner
 
+    def __repr__(self) -> str:
+        return repr(self._inner).replace("<Async", "<", 1)
+
     @classmethod
     def create(
         cls,
@@ -1436,7 +1439,8 @@ class Sandbox:
 
         `template` (or `image`, or the `language` or `runtime` it is for) is what it begins with; `host` unless given.
         One that is not built is built first, which can take minutes: `on_progress` gets each step, `on_log` what the
-        steps write, and with `build=False` it is refused. `source` fills the working directory.
+        steps write, and with `build=False` it is refused. `source` fills the working directory. A `workdir` that is not
+        there is made and belongs to the user.
 
         Raises:
             Unsupported: an option that this provider or this version cannot honour; `option` names it.
@@ -1686,7 +1690,10 @@ class Sandbox:
 
     @property
     def config(self) -> SandboxSpec:
-        """What it was created with. For one that was not created by this object the values of `env` are not known."""
+        """What it was created with, and the limits it has: `resources` are those that were granted, as last known here.
+
+        For one that was not created by this object the values of `env` are not known.
+        """
         return self._inner.config
 
     @property
@@ -1839,8 +1846,9 @@ class Sandbox:
         """Whether it works: agent, command, disk, memory, workdir, and the caller's own checks by name, all at once.
 
         A check is a shell command that must exit with 0, or a function of the sandbox that returns True or None, or
-        False or a reason why not; a HealthCheck is one with another `timeout`. One that raises or takes longer than
-        `timeout` is not healthy, and neither is a sandbox that is gone. A name that is built in is replaced.
+        False or a reason why not, or what `exec` returned; a HealthCheck is one with another `timeout`. One that raises
+        or takes longer than `timeout` is not healthy, and neither is a sandbox that is gone. A name that is built in is
+        replaced. The report is true in an `if` when all is well.
 
         Functions run in threads and get this sandbox.
 
@@ -2056,7 +2064,7 @@ class Sandbox:
 
         Callbacks run in Skerry's own thread: they must not call the blocking API.
 
-        Raises InvalidArgument for a type that does not exist.
+        Raises InvalidArgument for a type that does not exist and a callback that is not a function.
         """
         return call(lambda: self._inner.on(event, callback))
 

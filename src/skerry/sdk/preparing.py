@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 from typing import TYPE_CHECKING, Literal
 
 import anyio
 
-from skerry.core.errors import AlreadyExists, SkerryError, Timeout
+from skerry.core.errors import AlreadyExists, FileMissing, InvalidArgument, NotADirectory, SkerryError, Timeout
 from skerry.core.models import BuiltTemplate, SandboxInfo, Script
 from skerry.core.provider import Templates
 from skerry.sdk.commands import TextCallback
@@ -64,6 +65,36 @@ async def prepare(
             with anyio.CancelScope(shield=True):
                 await sandbox.destroy()
         raise
+
+
+async def make_workdir(sandbox: AsyncSandbox) -> None:
+    """Make the working directory that a new sandbox was asked for, as its user's own, unless it is there.
+
+    When that fails the sandbox is destroyed. Raises NotADirectory, and what making it raises.
+    """
+    made = False
+    try:
+        await ensure_workdir(sandbox, sandbox._info)
+        made = True
+    finally:
+        if not made and sandbox.config.idempotency_key is None:  # otherwise it may be in use
+            with anyio.CancelScope(shield=True):
+                await sandbox.destroy()
+
+
+async def ensure_workdir(sandbox: AsyncSandbox, info: SandboxInfo) -> None:
+    """Make the working directory if it is missing; without it no command could be run."""
+    try:
+        found = await sandbox.files.stat(info.workdir, user="root")
+    except FileMissing:
+        await sandbox.files.mkdir(info.workdir, user="root")
+        try:
+            await sandbox.files.chown(info.workdir, owner=info.user, group=info.user, user="root")
+        except InvalidArgument:  # there is no group of the user's name
+            await sandbox.files.chown(info.workdir, owner=info.user, user="root")
+        return
+    if not found.is_dir:
+        raise NotADirectory(f"the working directory {info.workdir} is not a directory", errno=errno.ENOTDIR)
 
 
 def needs_preparation(built: BuiltTemplate | None, source: Source | None) -> bool:

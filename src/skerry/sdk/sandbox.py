@@ -31,7 +31,7 @@ from skerry.sdk.building import ProgressCallback
 from skerry.sdk.commands import BytesCallback, Command, SandboxPath, Stdin, TextCallback, build
 from skerry.sdk.copies import CopyOptions, SecretOptions, check_count, copy, copy_spec
 from skerry.sdk.env import AsyncEnv
-from skerry.sdk.events import EventCallback, EventLog, EventType
+from skerry.sdk.events import EventCallback, EventLog, EventType, check_callback
 from skerry.sdk.exec_stream import AsyncExecStream
 from skerry.sdk.execute import execute, execute_on_terminal
 from skerry.sdk.files import AsyncFiles
@@ -63,7 +63,7 @@ from skerry.sdk.portable import (
     import_,
 )
 from skerry.sdk.ports import AsyncPorts
-from skerry.sdk.preparing import needs_preparation, prepare, prepare_again, serve
+from skerry.sdk.preparing import ensure_workdir, make_workdir, needs_preparation, prepare, prepare_again, serve
 from skerry.sdk.processes import AsyncProcesses
 from skerry.sdk.snapshots import AsyncSandboxSnapshots, LogCallback, SnapshotName, check_beginning, require_snapshots
 from skerry.sdk.snapshots import find as find_snapshot
@@ -129,6 +129,10 @@ class AsyncSandbox:
         self._instructions: Instructions | None = None
         self._owned = owned
         self._link.on_start = self._serve
+
+    def __repr__(self) -> str:
+        name = "" if self.name is None else f" name={self.name!r}"
+        return f"<{type(self).__name__} {self.id}{name} provider={self.provider!r}>"
 
     @classmethod
     async def create(
@@ -196,7 +200,8 @@ class AsyncSandbox:
 
         `template` (or `image`, or the `language` or `runtime` it is for) is what it begins with; `host` unless given.
         One that is not built is built first, which can take minutes: `on_progress` gets each step, `on_log` what the
-        steps write, and with `build=False` it is refused. `source` fills the working directory.
+        steps write, and with `build=False` it is refused. `source` fills the working directory. A `workdir` that is not
+        there is made and belongs to the user.
 
         Raises:
             Unsupported: an option that this provider or this version cannot honour; `option` names it.
@@ -212,6 +217,7 @@ class AsyncSandbox:
         """
         started = time.perf_counter()
         check_instructions(instructions)
+        check_callback(on_event, "on_event")
         refuse_encrypted(encrypted)
         check_import(import_state, key, snapshot, restore_from)
         origin = check_source(source, network)
@@ -281,6 +287,8 @@ class AsyncSandbox:
                     raise
                 again = False  # it was replaced or removed since it was found
         sandbox = cls(chosen, info, spec, auto_start=auto_start, owned=True)
+        if spec.workdir is not None:
+            await make_workdir(sandbox)
         await prepare(sandbox, built, origin, on_log)
         if spec.snapshot is not None or import_state is not None:
             await sandbox._serve()
@@ -473,6 +481,8 @@ class AsyncSandbox:
         """
         began = time.perf_counter()
         self._info = await lifecycle.reset(self._link, self._ports, hard=hard)
+        if hard:
+            await ensure_workdir(self, self._info)
         if hard and self._info.snapshot is None:
             await prepare_again(self, self._info)
         await self._serve()
@@ -565,8 +575,11 @@ class AsyncSandbox:
 
     @property
     def config(self) -> SandboxSpec:
-        """What it was created with. For one that was not created by this object the values of `env` are not known."""
-        return self._spec or spec_of(self._info)
+        """What it was created with, and the limits it has: `resources` are those that were granted, as last known here.
+
+        For one that was not created by this object the values of `env` are not known.
+        """
+        return dataclasses.replace(self._spec or spec_of(self._info), resources=self._info.resources)
 
     @property
     def files(self) -> AsyncFiles:
@@ -743,8 +756,9 @@ class AsyncSandbox:
         """Whether it works: agent, command, disk, memory, workdir, and the caller's own checks by name, all at once.
 
         A check is a shell command that must exit with 0, or a function of the sandbox that returns True or None, or
-        False or a reason why not; a HealthCheck is one with another `timeout`. One that raises or takes longer than
-        `timeout` is not healthy, and neither is a sandbox that is gone. A name that is built in is replaced.
+        False or a reason why not, or what `exec` returned; a HealthCheck is one with another `timeout`. One that raises
+        or takes longer than `timeout` is not healthy, and neither is a sandbox that is gone. A name that is built in is
+        replaced. The report is true in an `if` when all is well.
 
         Raises InvalidArgument for a check that is none.
         """
@@ -943,7 +957,7 @@ class AsyncSandbox:
         Events from before are delivered too, so a late callback still sees `created`. The callback may be a coroutine
         function; what it raises is logged. Needs a running event loop.
 
-        Raises InvalidArgument for a type that does not exist.
+        Raises InvalidArgument for a type that does not exist and a callback that is not a function.
         """
         return self._log.listen(event, callback)
 

@@ -12,6 +12,7 @@ import pytest
 from skerry.core.errors import (
     Conflict,
     InvalidArgument,
+    NotADirectory,
     SandboxNotFound,
     SnapshotNotFound,
     TemplateNotFound,
@@ -54,6 +55,35 @@ class LifecycleConformance(Conformance):
         sandbox = await fresh(env={"TOKEN": "s3cret-value"})
         assert "s3cret-value" not in repr(await sandbox.info())
         assert (await sandbox.exec("echo $TOKEN")).stdout == "s3cret-value\n"
+
+    async def test_a_working_directory_that_is_missing_is_made_for_the_user(self, fresh: Fresh) -> None:
+        """Commands start there, relative paths too, and the sandbox's user may write there."""
+        above = f"/tmp/{unique()}"
+        sandbox = await fresh(workdir=f"{above}/deep")
+        assert (await sandbox.exec("pwd -P && echo hello > note && cat note")).stdout == f"{above}/deep\nhello\n"
+        assert (await sandbox.files.read("note")) == b"hello\n"
+        info = await sandbox.info()
+        assert (await sandbox.files.stat(f"{above}/deep")).owner == info.user
+        await sandbox.files.remove(above, recursive=True, user="root")
+
+    async def test_a_working_directory_that_is_a_file_is_refused(self, fresh: Fresh) -> None:
+        """And no sandbox is left in which no command could run."""
+        with pytest.raises(NotADirectory):
+            await fresh(workdir="/etc/passwd")
+
+    async def test_no_repr_has_a_secret(self, fresh: Fresh) -> None:
+        """What shows a sandbox and its options may be logged; the names of secrets help, their values do not."""
+        sandbox = await fresh(secrets={"TOKEN": "s3cret-value"})
+        for shown in (repr(sandbox), repr(sandbox.config), str(sandbox.config), repr(await sandbox.info())):
+            assert "s3cret-value" not in shown
+        assert "'TOKEN': '***'" in repr(sandbox.config)
+        assert sandbox.config.secrets == {"TOKEN": "s3cret-value"}
+        assert sandbox.id in repr(sandbox)
+
+    async def test_the_config_has_the_limits_that_were_granted(self, fresh: Fresh) -> None:
+        """So that a multiple of them can be asked for, whoever chose them."""
+        sandbox = await fresh()
+        assert sandbox.config.resources == (await sandbox.info()).resources
 
     async def test_it_is_found_by_id_and_by_name(self, fresh: Fresh, provider: Provider) -> None:
         """`get` takes ids, `find` and `connect` ids and names; all lead to the same sandbox."""
