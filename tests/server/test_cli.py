@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -44,6 +45,34 @@ class Commands:
         return json.loads(self(*words, "-o", "json", stdin=stdin))
 
 
+def test_the_administrators_link_is_for_a_terminal(own_home: Path) -> None:
+    """A pipe may end in a journal or a log that others read; there nothing that signs in is even made."""
+    skerry = Commands(own_home)
+    master, slave = os.openpty()
+    command = [sys.executable, "-m", "skerry", "up", "--port", "0"]
+    process = subprocess.Popen(command, stdout=slave, stderr=subprocess.DEVNULL, env=skerry.env)
+    os.close(slave)
+    try:
+        shown = b""
+        while b"export SKERRY_URL" not in shown:
+            shown += os.read(master, 4096)
+        assert b"/sign-in#" in shown
+    finally:
+        process.terminate()
+        process.wait(60)
+        os.close(master)
+    for link, wanted in ((["--link"], True), ([], False)):
+        told = skerry.json("up", "-dp", "0", *link)
+        try:
+            assert (told["link"] is not None) is wanted
+            with sqlite3.connect(own_home / "server" / "skerry.db") as database:
+                (count,) = database.execute("SELECT count(*) FROM sign_in_links").fetchone()
+            database.close()
+            assert count == 2  # of the terminal, and of --link
+        finally:
+            skerry("down")
+
+
 def test_a_server_is_started_used_and_ended_by_its_commands(own_home: Path) -> None:
     skerry = Commands(own_home)
     assert (
@@ -55,7 +84,8 @@ def test_a_server_is_started_used_and_ended_by_its_commands(own_home: Path) -> N
     told = skerry("up", "-dp", "0")
     try:
         url = re.search(r"serves at (\S+)", told)[1]  # type: ignore[index]
-        assert f"{url}/sign-in#" in told
+        assert "/sign-in#" not in told  # which may be a file that others read: it says how to get one
+        assert "skerry user link admin\n" in told and f"{url}/sign-in#" in skerry("user", "link", "admin")
         line = next(line for line in told.splitlines() if line.startswith("  curl"))
         for _ in range(2):  # the same line again means the same sandbox
             ran = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60, check=True)

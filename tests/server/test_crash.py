@@ -22,7 +22,7 @@ class Program:
     """`skerry up`, as somebody starts it."""
 
     def __init__(self, port: int) -> None:
-        command = [sys.executable, "-m", "skerry", "up", "--port", str(port), "-o", "json"]
+        command = [sys.executable, "-m", "skerry", "up", "--port", str(port), "--link", "-o", "json"]
         log = Path(os.environ["SKERRY_HOME"]) / "log-of-the-test"
         with open(log, "a") as errors:
             self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)

@@ -52,12 +52,16 @@ def up(
     public_url: PublicUrl = None,
     log_format: LogFormat = None,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Go on in the background.")] = False,
+    link: Annotated[
+        bool | None, typer.Option("--link/--no-link", help="Print the link to sign in; else on a terminal only.")
+    ] = None,
     output: options.Output = Format.TEXT,
 ) -> None:
     """Serve sandboxes of this machine over HTTP, until Ctrl-C.
 
-    Prints the address, a link that signs the administrator in once, and a line for curl. What is not given comes from
-    SKERRY_SERVER_* in the environment and from server.toml in SKERRY_HOME: see `skerry config show`.
+    Prints the address, a line for curl, and on a terminal a link that signs the administrator in once; elsewhere, where
+    others may read it later, `skerry user link` makes one. What is not given comes from SKERRY_SERVER_* in the
+    environment and from server.toml in SKERRY_HOME: see `skerry config show`.
 
     \b
     Example:
@@ -74,8 +78,9 @@ def up(
         "public_url": public_url,
         "log_format": log_format,
     }
+    shows_link = sys.stdout.isatty() if link is None else link
     if detach:
-        _start_detached(flags, output)
+        _start_detached(flags, output, link=shows_link)
         return
 
     def serve() -> None:
@@ -86,7 +91,7 @@ def up(
 
         settings, _ = load(flags=flags)
         logs.configure(settings)
-        run(settings, lambda started: _tell(started, output))
+        run(settings, lambda started: _tell(started, output), link=shows_link)
 
     fail_as_told(serve, output=output)
 
@@ -116,7 +121,10 @@ def _tell(started: Started, output: Format) -> None:
         print(f"\nSkerry serves at {started.url}\n")
         if certificates is not None:
             print(f"The certificate's authority is {certificates.ca}\n  SHA-256 {certificates.fingerprint}\n")
-        print(f"Sign in, once, within an hour:\n  {started.link}\n")
+        if started.link is not None:
+            print(f"Sign in, once, within an hour:\n  {started.link}\n")
+        else:
+            print(f"To sign in, make a link:\n  skerry user link {quote(started.admin)}\n")
         print(f"Make a sandbox and run a command in it:\n  {curl_line(started)}\n")
         print(f"From Python and the command line on this machine:\n  {export_line(started)}", flush=True)
     sys.stdout.flush()
@@ -137,7 +145,7 @@ def curl_line(started: Started) -> str:
     return f"{create} && {run}"
 
 
-def _start_detached(flags: Mapping[str, object], output: Format) -> None:
+def _start_detached(flags: Mapping[str, object], output: Format, *, link: bool) -> None:
     """The same command without --detach, in a session of its own, with its log in a file."""
     import re
     import subprocess
@@ -155,6 +163,7 @@ def _start_detached(flags: Mapping[str, object], output: Format) -> None:
         log = directory / "log"
         given = {f"--{name.replace('_', '-')}": value for name, value in flags.items() if value is not None}
         options = [name if value is True else f"{name}={value}" for name, value in given.items()]
+        options.append("--link" if link else "--no-link")
         with open(os.open(log, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600), "ab") as target:
             begun = os.fstat(target.fileno()).st_size
             process = subprocess.Popen(

@@ -33,6 +33,7 @@ from skerry.server.context import Context
 from skerry.server.ids import digest
 from skerry.server.protocol import bounded_protocol
 from skerry.server.settings import Settings
+from skerry.server.store import User
 from skerry.server.writing import write_whole
 
 log = logging.getLogger("skerry.server")
@@ -141,8 +142,10 @@ class Started:
     """What somebody who has just started a server wants to know."""
 
     url: str
-    link: str
-    """Signs the first administrator in, once."""
+    admin: str
+    """The name of the first administrator."""
+    link: str | None
+    """Signs the first administrator in, once; None: it was not asked for."""
     key_file: Path
     certificates: Certificates | None
 
@@ -163,8 +166,8 @@ def listen(settings: Settings) -> tuple[socket.socket, Settings]:
     return listener, dataclasses.replace(settings, port=listener.getsockname()[1])
 
 
-def run(settings: Settings, on_ready: Callable[[Started], None]) -> None:
-    """Serve until a signal comes. `on_ready` is called when the server answers.
+def run(settings: Settings, on_ready: Callable[[Started], None], *, link: bool) -> None:
+    """Serve until a signal comes. `on_ready` is called when the server answers, with a link to sign in if asked for.
 
     Raises Conflict while another server runs for this home, Corrupted for a damaged database, InvalidArgument for
     certificates that cannot be used, ProviderUnavailable.
@@ -186,7 +189,7 @@ def run(settings: Settings, on_ready: Callable[[Started], None]) -> None:
         listener, settings = listen(settings)
         app = build_app(settings)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(app, listener, certificates, renew, on_ready))
+            runner.run(_serve(app, listener, certificates, renew, on_ready, link))
 
 
 def _raise_limit() -> None:
@@ -210,13 +213,15 @@ async def _serve(
     certificates: Certificates | None,
     renew: Callable[[], object] | None,
     on_ready: Callable[[Started], None],
+    link: bool,
 ) -> None:
     settings: Settings = app.state.context.settings
 
     async def started() -> None:
-        link = await first_link(app.state.context)
+        admin = await first_admin(app.state.context)
+        text = await first_link(app.state.context) if link else None
         ca_file = None if certificates is None else str(certificates.ca)
-        on_ready(Started(settings.url, link, settings.directory / "admin.key", certificates))
+        on_ready(Started(settings.url, admin.name, text, settings.directory / "admin.key", certificates))
         instance.announce(settings.directory, settings.url, ca_file)
 
     try:
@@ -225,8 +230,8 @@ async def _serve(
         raise ProviderUnavailable("the server could not start", hint="see its log") from None
 
 
-async def first_link(context: Context) -> str:
-    """A link that signs the administrator in; the first user is made for it, and the key for this machine."""
+async def first_admin(context: Context) -> User:
+    """The first administrator, who is made if there is none, with the key for this machine."""
     store, directory = context.store, context.settings.directory
     found = [user for user in store.users.list() if user.admin and not user.disabled]
     found = found or [await store.users.add(instance.ADMIN, admin=True)]
@@ -236,6 +241,12 @@ async def first_link(context: Context) -> str:
     if key is None or key.user_id not in {user.id for user in found}:
         _, text = await store.keys.add(first.id, f"this machine, {time.strftime('%Y-%m-%d')}")
         write_whole(directory / "admin.key", f"{text}\n".encode())
+    return first
+
+
+async def first_link(context: Context) -> str:
+    """A link that signs the first administrator in."""
     text = secrets.token_urlsafe(32)
-    await store.users.add_link(first.id, digest(text), lifetime=FIRST_LINK)
+    first = await first_admin(context)
+    await context.store.users.add_link(first.id, digest(text), lifetime=FIRST_LINK)
     return f"{context.settings.url}/sign-in#{text}"
