@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import httpx2
 import pytest
@@ -146,6 +147,22 @@ def test_a_sandbox_has_one_name_on_the_server_and_on_its_machine(server: Running
         eve.delete("/v1/sandboxes/hello").raise_for_status()
         skerry("rm", "hello")
         assert alice.get(f"/v1/sandboxes/{first}").status_code == 404
+
+
+def test_an_import_on_the_machine_belongs_to_nobody_there(server: Running, tmp_path: Path) -> None:
+    """What a server exports says whose it was; root, who imports it, has not given it to anybody."""
+    with server.client_of("alice") as alice, server.client_of("admin") as admin:
+        source = alice.post("/v1/sandboxes", json={"labels": {"team": "a"}}).raise_for_status().json()["id"]
+        (tmp_path / "state").write_bytes(alice.post(f"/v1/sandboxes/{source}/export").raise_for_status().content)
+        made = skerry("import", str(tmp_path / "state")).strip()
+        try:
+            assert refusal(alice.get(f"/v1/sandboxes/{made}")) == (404, "SANDBOX_NOT_FOUND")
+            assert alice.post(f"/v1/sandboxes/{made}/exec", json={"command": "true"}).status_code == 404
+            seen = admin.get(f"/v1/sandboxes/{made}").json()
+            assert (seen["project"], seen["labels"]) == (None, {"team": "a"})
+        finally:
+            skerry("rm", made)
+            alice.delete(f"/v1/sandboxes/{source}")
 
 
 def test_an_error_names_things_as_their_users_do(server: Running) -> None:

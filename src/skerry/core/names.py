@@ -10,6 +10,8 @@ from skerry.core.errors import InvalidArgument
 from skerry.core.models import VolumeMount
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+RESERVED_LABELS = "skerry."
+"""What labels that a server sets begin with."""
 PROJECT_LABEL = "skerry.project"
 """The label by which a server notes whose a sandbox is. It names such a sandbox `<slug>.<name>`: see `plain_name`."""
 SLUG = re.compile(r"[a-z2-7]{6}\.")

@@ -10,11 +10,9 @@ from collections.abc import Iterable, Mapping
 
 from skerry.core.errors import InvalidArgument, SkerryError
 from skerry.core.models import SandboxInfo, SnapshotInfo, VolumeInfo, VolumeMount
-from skerry.core.names import NAME, PROJECT_LABEL
+from skerry.core.names import NAME, PROJECT_LABEL, RESERVED_LABELS
 from skerry.server.store import Project
 
-RESERVED = "skerry."
-"""What labels of our own begin with."""
 LONGEST = 56
 
 
@@ -48,8 +46,8 @@ def slug_of(name: str) -> str | None:
 def labels(project: Project, given: Mapping[str, str] | None) -> dict[str, str]:
     """A user's labels with ours. Raises InvalidArgument for one that only we may set."""
     for key in given or {}:
-        if key.startswith(RESERVED):
-            raise InvalidArgument(f"the label {key!r} begins with {RESERVED!r}, which is the server's own")
+        if key.startswith(RESERVED_LABELS):
+            raise InvalidArgument(f"the label {key!r} begins with {RESERVED_LABELS!r}, which is the server's own")
     return {**(given or {}), PROJECT_LABEL: project.id}
 
 
@@ -68,7 +66,7 @@ def outer_sandbox(project: Project | None, info: SandboxInfo) -> SandboxInfo:
     return dataclasses.replace(
         info,
         name=outer(project, info.name),
-        labels={key: value for key, value in info.labels.items() if not key.startswith(RESERVED)},
+        labels={key: value for key, value in info.labels.items() if not key.startswith(RESERVED_LABELS)},
         volumes=tuple(
             dataclasses.replace(mount, name=outer(project, mount.name) or mount.name) for mount in info.volumes
         ),

@@ -20,6 +20,7 @@ from skerry.archive import Archive, Limits, open_archive, write_archive
 from skerry.core.config import limits
 from skerry.core.errors import Corrupted, DiskFull, FileError, QuotaExceeded, TemplateNotFound, Unsupported
 from skerry.core.models import ExportInfo, Resources, SandboxSpec
+from skerry.core.names import RESERVED_LABELS
 from skerry.providers.local import statefile
 from skerry.providers.local.bases import Base, find_base
 from skerry.providers.local.host import ProcessId
@@ -236,12 +237,13 @@ def _about(kept: Kept, record: Record | None, resources: Resources) -> StateFile
 
 
 def _completed(spec: SandboxSpec, about: StateFile, base: Base) -> SandboxSpec:
-    """`spec`, with what it leaves open taken from the file."""
+    """`spec`, with what it leaves open taken from the file, but for labels that only a server sets: whose it is."""
+    labels = {key: value for key, value in about.labels.items() if not key.startswith(RESERVED_LABELS)}
     return dataclasses.replace(
         spec,
         template=base.template,
         metadata=spec.metadata or about.metadata,
-        labels=spec.labels or about.labels,
+        labels=spec.labels or labels,
         on_timeout=spec.on_timeout or about.on_timeout,
         resources=merge(about.resources, spec.resources),
     )
