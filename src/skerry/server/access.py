@@ -51,7 +51,8 @@ class Subject:
     @property
     def target(self) -> str:
         """For the audit: all that it names."""
-        thing = () if self.on == "nothing" else (f"{self.on} {self.sandbox_id or self.asked}"[:200],)
+        which = self.sandbox_id or (self.project.id if self.on == "project" and self.project else self.asked)
+        thing = () if self.on == "nothing" else (f"{self.on} {which}"[:200],)
         return ", ".join((*thing, *self.parts))[:300]
 
     def missing(self) -> SkerryError:
@@ -96,8 +97,9 @@ def scope_of(actor: Actor) -> frozenset[Action]:
     if actor.key is None:
         return ADMIN
     found = frozenset().union(*(SCOPES[scope] for scope in actor.key.scopes))
-    # A key of one project sets no password and makes no key, by which it would come to be its user everywhere.
-    return found if actor.key.project_id is None else found - {Action.USER_MANAGE}
+    # A key of one project sets no password and makes no key, by which it would come to be its user everywhere; and it
+    # builds nothing that the sandboxes of others begin with.
+    return found if actor.key.project_id is None else found - {Action.USER_MANAGE, Action.TEMPLATE_BUILD}
 
 
 def is_admin(actor: Actor) -> bool:

@@ -185,6 +185,52 @@ def test_nobody_puts_something_else_under_the_name_of_another_s_template(server:
         assert admin.delete("/v1/templates/ours").status_code == 204
 
 
+def test_an_alias_belongs_to_who_built_a_template_under_it(server: Running, owner: httpx2.Client) -> None:
+    def yaml(name: str, *aliases: str) -> dict[str, str]:
+        listed = "".join(f"  - {alias}\n" for alias in aliases)
+        return {"yaml": f"name: {name}\nbase: host\n" + (f"aliases:\n{listed}" if aliases else "")}
+
+    with server.client_of("stranger") as stranger, server.client_of("admin") as admin:
+        _ok(owner.post("/v1/templates", json=yaml("owners-tool", "company-base")))
+        for body in (yaml("company-base"), yaml("strangers", "company-base"), yaml("strangers", "owners-tool")):
+            refused = stranger.post("/v1/templates", json=body)
+            assert (refused.status_code, refused.json()["code"]) == (409, "CONFLICT"), refused.text
+        noted = server.context.store.belongings.get("template", "company-base")
+        assert noted is not None and noted.project_id == server.project("owner").id and not noted.gone
+        assert server.context.store.belongings.get("template", "strangers").gone  # type: ignore[union-attr]
+        _ok(owner.post("/v1/templates", json=yaml("owners-tool", "tool")))  # beside the first, which keeps its alias
+        assert stranger.post("/v1/templates", json=yaml("company-base")).status_code == 409
+        while admin.delete("/v1/templates/owners-tool").status_code == 204:
+            pass
+        for name in ("owners-tool", "tool", "company-base"):
+            assert server.context.store.belongings.get("template", name).gone, name  # type: ignore[union-attr]
+        _ok(stranger.post("/v1/templates", json=yaml("company-base")))
+        assert admin.delete("/v1/templates/company-base").status_code == 204
+
+
+def test_an_alias_built_before_aliases_were_noted_is_still_its_builders(server: Running, owner: httpx2.Client) -> None:
+    body = {"yaml": "name: older-tool\nbase: host\naliases:\n  - older\n"}
+    _ok(owner.post("/v1/templates", json=body))
+    server.call(lambda: server.context.store.db.execute("DELETE FROM belongings WHERE kind='template' AND id='older'"))
+    with server.client_of("stranger") as stranger, server.client_of("admin") as admin:
+        assert stranger.post("/v1/templates", json={"yaml": "name: older\nbase: host\n"}).status_code == 409
+        _ok(owner.post("/v1/templates", json=body | {"force": True}))
+        assert admin.delete("/v1/templates/older-tool").status_code == 204
+
+
+def test_what_comes_with_skerry_is_built_again_by_administrators_alone(owner: httpx2.Client) -> None:
+    refused = owner.post("/v1/templates", json={"template": "debian", "force": True})
+    assert (refused.status_code, refused.json()["code"]) == (403, "PERMISSION_DENIED")
+
+
+def test_a_key_of_one_project_builds_no_template(server: Running) -> None:
+    key = server.key("owner", project=server.project("owner").id)
+    with httpx2.Client(base_url=server.url, headers={"authorization": f"Bearer {key}"}, timeout=60) as bound:
+        assert bound.get("/v1/templates").status_code == 200
+        refused = bound.post("/v1/templates", json={"yaml": "name: bound\nbase: host\n"})
+        assert (refused.status_code, refused.json()["code"]) == (403, "PERMISSION_DENIED")
+
+
 def test_a_create_is_asked_for_again_while_the_first_is_given_up(server: Running, owner: httpx2.Client) -> None:
     yaml = "name: slow-start\nbase: host\nscripts:\n  postCreate: sleep 3\n"
     _ok(owner.post("/v1/templates", json={"yaml": yaml}))

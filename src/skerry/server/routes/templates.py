@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
@@ -10,13 +10,14 @@ import anyio
 from fastapi import Path, Request, Response
 
 from skerry.core.built import stem
-from skerry.core.errors import Conflict, InvalidArgument, TemplateNotFound
-from skerry.core.models import TemplateInfo
+from skerry.core.errors import Conflict, InvalidArgument, PermissionDenied
+from skerry.core.models import BuiltTemplate, TemplateInfo
 from skerry.sdk import AsyncTemplates
 from skerry.sdk.building import BUILD_TIMEOUT, ProgressCallback, offering
 from skerry.server.access import Subject
 from skerry.server.context import About, Context, Ctx, Who
 from skerry.server.following import followed, follows
+from skerry.server.identity import Actor
 from skerry.server.models import sandboxes as models
 from skerry.server.models.mirror import answer, mirrored
 from skerry.server.permissions import Action
@@ -53,14 +54,21 @@ async def show(context: Ctx, template: Name) -> Response:
 async def build(request: Request, context: Ctx, who: Who, about: About, body: models.Build) -> Response:
     """With all that it is based on, unless it is built. With `Accept` its log and progress come as they are made.
 
-    CONFLICT for the name of a template that others have built.
+    CONFLICT for the name or alias of a template that others have built. With `force` only administrators build what
+    comes with Skerry again.
     """
     wanted = _definition(body)
     models.check_image(body.image)
+    if isinstance(wanted, str) and body.force and not context.allows(who, Action.TEMPLATE_REMOVE, about):
+        raise PermissionDenied(
+            f"only an administrator builds the template {wanted!r} again: everybody's sandboxes begin with it",
+            hint="leave force away: it is built unless it is there",
+        )
     title = wanted.name if isinstance(wanted, Template) else (body.name or "").partition(":")[0]
+    aliases = wanted.aliases if isinstance(wanted, Template) else ()
 
     async def make(on_log: Callable[[str], object] | None, on_progress: ProgressCallback | None) -> dict[str, Any]:
-        async with _named(context, who, about, title):
+        async with _named(context, who, about, title, aliases):
             info = await AsyncTemplates(context.provider).build(
                 wanted,
                 image=body.image,
@@ -92,29 +100,35 @@ def _definition(body: models.Build) -> Template | str | None:
 
 
 @asynccontextmanager
-async def _named(context: Context, who: Who, about: About, title: str) -> AsyncIterator[None]:
-    """While something is built under a name; without one nothing new is called by any.
+async def _named(
+    context: Context, who: Who, about: About, title: str, aliases: Sequence[str] = ()
+) -> AsyncIterator[None]:
+    """While something is built under a name and its aliases; without a name nothing new is called by any.
 
-    Raises Conflict where the name is another project's: its sandboxes would begin with what is put there.
+    Raises Conflict where one of them is another project's: its sandboxes would begin with what is put there.
     """
     if not title or context.allows(who, Action.TEMPLATE_REMOVE, about):
         yield
         return
-    if not await _claim(context, who, title):
-        hint = "choose another name, or ask an administrator to remove the template"
-        raise Conflict(f"others have built a template {title!r}", hint=hint)
+    before = await _aliases(context, title)
+    names = (title, *aliases)
     try:
+        for name in names:
+            if not await _claim(context, who, name, before):
+                hint = "choose another name, or ask an administrator to remove the template"
+                raise Conflict(f"others have built a template {name!r}", hint=hint)
         yield
-    except BaseException:
+    finally:
+        # Of what failed no name is kept, and none that it is not called any more.
         with anyio.CancelScope(shield=True):
-            await _release(context, title)
-        raise
+            for name in {*names, *before}:
+                await _release(context, who, name)
 
 
-async def _claim(context: Context, who: Who, title: str) -> bool:
-    """Whether the name is the actor's now."""
+async def _claim(context: Context, who: Who, title: str, before: Collection[str] = ()) -> bool:
+    """Whether the name is the actor's now. `before` are aliases of what the actor is about to replace."""
     noted = context.store.belongings.get("template", title)
-    if (noted is None or noted.gone) and title in await _built(context):
+    if (noted is None or noted.gone) and title not in before and title in await _built(context):
         return False  # by an administrator, or past this server
     subject, mine = locate(context.store, who, None)
     if mine is None or not context.allows(who, Action.SANDBOX_WRITE, subject):
@@ -124,25 +138,39 @@ async def _claim(context: Context, who: Who, title: str) -> bool:
     return owner is not None and context.allows(who, Action.SANDBOX_WRITE, Subject(on="project", project=owner))
 
 
-async def _release(context: Context, title: str) -> None:
-    """A name under which nothing is built any more is anybody's."""
-    if title not in await _built(context):
-        await context.store.belongings.gone("template", [title])
+async def _release(context: Context, who: Actor, name: str) -> None:
+    """A name under which nothing is built any more is anybody's; one of others stays theirs."""
+    if name in await _built(context):
+        return
+    noted = context.store.belongings.get("template", name)
+    owner = None if noted is None else context.store.projects.get(noted.project_id or "")
+    if owner is None or context.allows(who, Action.SANDBOX_WRITE, Subject(on="project", project=owner)):
+        await context.store.belongings.gone("template", [name])
+
+
+async def _all_built(context: Context) -> Sequence[BuiltTemplate]:
+    return await offering(context.provider).list_templates()
+
+
+async def _aliases(context: Context, title: str) -> set[str]:
+    """Those of all that is built under a name."""
+    return {alias for each in await _all_built(context) if stem(each) == title for alias in each.aliases}
 
 
 async def _built(context: Context) -> set[str]:
-    return {stem(each) for each in await offering(context.provider).list_templates()}
+    """Every name and alias that means a template now."""
+    return {name for each in await _all_built(context) for name in (stem(each), *each.aliases)}
 
 
 @router.delete("/v1/templates/{template}", slots=CHANGES, **op("Remove what was built of a template", status=204))
-async def remove(context: Ctx, template: Name) -> Response:
+async def remove(context: Ctx, who: Who, template: Name) -> Response:
     """CONFLICT while a sandbox, a snapshot or another template needs it."""
-    templates, title = AsyncTemplates(context.provider), template.partition(":")[0]
+    templates, names = AsyncTemplates(context.provider), {template.partition(":")[0]}
     try:
         title = (await templates.show(template)).name
+        names |= {title} | await _aliases(context, title)
         await templates.remove(template)
-    except TemplateNotFound:
-        await _release(context, title)
-        raise
-    await _release(context, title)
+    finally:
+        for name in names:
+            await _release(context, who, name)
     return Response(status_code=204)
