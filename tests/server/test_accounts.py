@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -276,16 +278,59 @@ def test_a_sandboxs_token_makes_nothing_beside_it(server: Running, owner: httpx2
             assert code(inside.post(path, json=body)) == (403, "PERMISSION_DENIED"), path
 
 
-def test_signing_in_too_often_is_slowed_down(server: Running) -> None:
-    buckets = server.context.sign_ins
-    name, waited = "name:guessed", 0.0
+def test_signing_in_too_often_from_one_address_is_refused(server: Running) -> None:
+    waited = 0.0
     for _ in range(server.settings.sign_in_burst + 1):
-        waited = buckets.take(name)
+        waited = server.context.sign_ins.take("127.0.0.7")
     assert waited > 1
-    with browser(server) as client:
+    transport = httpx2.HTTPTransport(local_address="127.0.0.7")
+    with httpx2.Client(base_url=server.url, transport=transport, headers={"origin": server.url}) as client:
         refused = client.post("/v1/session", json={"name": "guessed", "password": "x"})
         assert code(refused) == (429, "RATE_LIMITED")
         assert int(refused.headers["retry-after"]) >= 1
+
+
+def test_nobody_is_locked_out_by_who_guesses_their_password(tmp_path: Path) -> None:
+    """From other addresses, one after the other; and changing the password is not theirs to hinder."""
+    server = Running(tmp_path, sign_in_burst=4, sign_in_rate=0.1)
+    try:
+        stored = server.call(lambda: server.context.passwords.hash(PASSWORD))
+        server.user("admin")
+        server.call(lambda: server.context.store.users.add("bob", password=stored))
+        here = {"origin": server.url}
+
+        def attempt(address: str, password: str) -> int:
+            transport = httpx2.HTTPTransport(local_address=address)
+            with httpx2.Client(base_url=server.url, transport=transport, headers=here, timeout=60) as client:
+                return client.post("/v1/session", json={"name": "bob", "password": password}).status_code
+
+        for number in range(10):
+            attempt(f"127.0.1.{number % 3}", "wrong")
+        assert [attempt("127.0.0.11", PASSWORD) for _ in range(2)] == [200, 200]
+        for _ in range(4 * 20):  # as if from many addresses: all who try the name are slowed down
+            server.context.names_tried.take("bob")
+        began = time.monotonic()
+        transport = httpx2.HTTPTransport(local_address="127.0.0.12")
+        with httpx2.Client(base_url=server.url, transport=transport, headers=here, timeout=60) as client:
+            client.post("/v1/session", json={"name": "bob", "password": PASSWORD}).raise_for_status()
+            assert time.monotonic() - began > 0.5
+            changed = client.put("/v1/password", json={"old": PASSWORD, "new": "another long one"})
+            assert changed.status_code == 204, changed.text
+    finally:
+        server.stop()
+
+
+def test_who_guesses_the_old_password_in_a_session_is_slowed_down(tmp_path: Path) -> None:
+    server = Running(tmp_path, sign_in_burst=3)
+    try:
+        stored = server.call(lambda: server.context.passwords.hash(PASSWORD))
+        bob = server.call(lambda: server.context.store.users.add("bob", password=stored))
+        _, key = server.call(lambda: server.context.store.keys.add(bob.id, "test"))
+        with httpx2.Client(base_url=server.url, headers={"authorization": f"Bearer {key}"}) as client:
+            body = {"old": "wrong", "new": "another long one"}
+            assert [client.put("/v1/password", json=body).status_code for _ in range(4)] == [401, 401, 401, 429]
+    finally:
+        server.stop()
 
 
 def test_the_addresses_of_one_network_are_slowed_down_together(tmp_path: Path) -> None:
@@ -318,6 +363,45 @@ def test_changes_and_denials_are_in_the_audit_without_secrets(server: Running, a
     page = admin.get("/v1/audit?limit=2").json()
     more = admin.get(f"/v1/audit?limit=2&cursor={page['cursor']}").json()
     assert len(page["items"]) == len(more["items"]) == 2 and page["items"][-1] != more["items"][0]
+
+
+def test_the_audit_names_what_was_made_and_where(server: Running, owner: httpx2.Client, admin: httpx2.Client) -> None:
+    project, asked = server.project("owner").id, dict[str, str]()
+
+    def make(path: str, body: dict[str, object], **headers: str) -> Any:
+        asked[path] = f"asked-{len(asked)}"
+        made = owner.post(path, json=body, headers=headers | {"x-request-id": asked[path]}).raise_for_status()
+        return json.loads(made.text.splitlines()[-1])
+
+    box = make("/v1/sandboxes", {"name": "audited-box"})["id"]
+    at = f"/v1/sandboxes/{box}"
+    copy = make(f"{at}/clone", {})["id"]
+    forks = [item["sandbox"]["id"] for item in make(f"{at}/fork", {"n": 2})["items"]]
+    told = make("/v1/sandboxes?followed", {"name": "followed"}, accept="application/x-ndjson")["sandbox"]["id"]
+    raw = make("/v1/provider/sandboxes", {"name": "raw"})["id"]
+    taken = make(f"{at}/snapshots", {"name": "kept"})["id"]
+    make("/v1/volumes", {"name": "audited-data"})
+    key, other = make("/v1/keys", {"name": "k"})["id"], make("/v1/projects", {"name": "audited-project"})["id"]
+    entries = {item["request_id"]: item for item in admin.get("/v1/audit?limit=50").json()["items"]}
+    assert {path: entries[asked[path]]["target"] for path in ("/v1/keys", "/v1/projects")} == {
+        "/v1/keys": f"key {key} (k)",
+        "/v1/projects": f"project {other} (audited-project)",
+    }
+    wanted = {
+        "/v1/sandboxes": f"project {project}, sandbox {box} (audited-box)",
+        "/v1/sandboxes?followed": f"project {project}, sandbox {told} (followed)",
+        "/v1/provider/sandboxes": f"project {project}, sandbox {raw} (raw)",
+        "/v1/volumes": f"project {project}, volume audited-data",
+        f"{at}/clone": f"sandbox {box}, sandbox {copy}",
+        f"{at}/fork": f"sandbox {box}, sandbox {forks[0]}, sandbox {forks[1]}",
+        f"{at}/snapshots": f"sandbox {box}, snapshot {taken} (kept)",
+    }
+    assert {path: entries[asked[path]]["target"] for path in wanted} == wanted
+    assert {entries[asked[path]]["project_id"] for path in wanted} == {project}
+    for path in (*(f"/v1/sandboxes/{id}" for id in (box, copy, told, raw, *forks)), f"/v1/snapshots/{taken}"):
+        owner.delete(path).raise_for_status()
+    for path in ("/v1/volumes/audited-data", f"/v1/keys/{key}", f"/v1/projects/{other}"):
+        owner.delete(path).raise_for_status()
 
 
 def test_the_audit_names_what_was_changed(

@@ -26,6 +26,9 @@ from skerry.server.settings import Settings
 from skerry.server.store import Project, Store, User
 from skerry.server.tickets import Tickets
 
+MANY_ADDRESSES = 20
+"""How many addresses may try one name as often as one address may try any, before all who try it are slowed down."""
+
 
 class Context:
     """The parts of a running server. `stopping` is set when it is told to end: streams end themselves then."""
@@ -46,6 +49,8 @@ class Context:
         }
         """Of each actor, requests and sockets."""
         self.sign_ins = Buckets(settings.sign_in_rate, settings.sign_in_burst)
+        # Anybody can name anybody: what is tried for one name from many addresses is slowed down, and never refused.
+        self.names_tried = Buckets(settings.sign_in_rate, settings.sign_in_burst * MANY_ADDRESSES)
         self.events = Hub(self.provider, self.store, self.sandboxes)
         self.passwords = Passwords()
         self.stopping = asyncio.Event()
@@ -74,6 +79,12 @@ class Context:
 
     def role(self, actor: Actor, project: Project) -> Role | None:
         return None if actor.user is None else self.store.projects.role(project.id, actor.user.id)
+
+
+def note_made(connection: HTTPConnection, kind: str, id: str, name: str | None = None) -> None:
+    """For the audit: what a request has made."""
+    made = f"{kind} {id}" if name is None else f"{kind} {id} ({name})"
+    connection.scope["state"].setdefault("made", []).append(made[:200])
 
 
 def _state(connection: HTTPConnection, name: str) -> Any:

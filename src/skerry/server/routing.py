@@ -123,6 +123,7 @@ class GuardedRoute(APIRoute):
             if outcome == "ok" and status >= 400:
                 outcome = scope["state"].get("outcome", f"HTTP {status}")
             if audited:
+                subject = dataclasses.replace(subject, parts=(*subject.parts, *scope["state"].get("made", ())))
                 with anyio.CancelScope(shield=True):
                     await record(
                         context.store, actor, self.rule.action, subject, operation=self.operation, outcome=outcome

@@ -50,7 +50,7 @@ class Settings:
     """Requests a second that one user, key or address may make for long, `burst` at once."""
     burst: int = 1000
     sign_in_rate: float = 0.2
-    """Sign-ins a second for one address, `sign_in_burst` at once."""
+    """Sign-ins a second for one address, `sign_in_burst` at once. One name from many addresses is slowed down."""
     sign_in_burst: int = 10
     max_requests: int = 256
     """Requests that one user, key or address may have under way at once."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from typing import Annotated, Literal
 
+from fastapi import Request
 from pydantic import BaseModel, Field
 
 from skerry.core.errors import Conflict, NotFound, PermissionDenied
-from skerry.server.context import Ctx, Me, Sandbox, Who
+from skerry.server.context import Ctx, Me, Sandbox, Who, note_made
 from skerry.server.identity import Actor
 from skerry.server.models.types import Title
 from skerry.server.permissions import Action, Role, Scope
@@ -112,7 +113,7 @@ async def list_keys(context: Ctx, me: Me) -> KeyList:
 
 
 @router.post("/v1/keys", status_code=201)
-async def create_key(context: Ctx, who: Who, me: Me, body: CreateKey) -> NewKey:
+async def create_key(request: Request, context: Ctx, who: Who, me: Me, body: CreateKey) -> NewKey:
     """Make a key. One made with a key has no more scopes than that, and does not outlive it."""
     project_id = None
     if body.project is not None:
@@ -129,6 +130,7 @@ async def create_key(context: Ctx, who: Who, me: Me, body: CreateKey) -> NewKey:
         project_id=project_id,
         expires_at=_until(who, body.lifetime),
     )
+    note_made(request, "key", key.id, key.name)
     return NewKey(**_key(key).model_dump(), key=text)
 
 
@@ -148,13 +150,14 @@ async def list_tokens(context: Ctx, sandbox: Sandbox) -> TokenList:
 
 
 @router.post("/v1/sandboxes/{sandbox}/tokens", status_code=201)
-async def create_token(context: Ctx, who: Who, sandbox: Sandbox, body: CreateToken) -> NewToken:
+async def create_token(request: Request, context: Ctx, who: Who, sandbox: Sandbox, body: CreateToken) -> NewToken:
     """Make a token for code inside the sandbox: good for this sandbox and nothing else."""
     if sandbox.project is None:
         raise Conflict("a sandbox that belongs to no project has no tokens")
     token, text = await context.store.keys.add_token(
         sandbox.id, sandbox.project.id, Role(body.role), created_by=who.name, expires_at=_until(who, body.lifetime)
     )
+    note_made(request, "token", token.id)
     return NewToken(**_token(token).model_dump(), token=text)
 
 

@@ -23,7 +23,7 @@ from skerry.core.provider import Templates
 from skerry.sdk.building import offering
 from skerry.sdk.portable import portable
 from skerry.server import naming
-from skerry.server.context import About, Context, Ctx, InProject, Sandbox, Snapshot, Volume, Who
+from skerry.server.context import About, Context, Ctx, InProject, Sandbox, Snapshot, Volume, Who, note_made
 from skerry.server.creating import usable_snapshot
 from skerry.server.identity import Actor
 from skerry.server.permissions import Action
@@ -90,6 +90,7 @@ async def create_snapshot(request: Request, context: Ctx, sandbox: Sandbox) -> R
         sandbox.id, name=name, description=body.description, hidden=body.hidden
     )
     await context.holdings.note_snapshot(sandbox.project, info)
+    note_made(request, "snapshot", info.id, body.name)
     if body.hidden and body.holder is not None:
         await context.leases.hold("snapshot", info.id, body.holder, 0)
     return Plain(naming.outer_snapshot(sandbox.project, info))
@@ -156,6 +157,7 @@ async def create_volume(request: Request, context: Ctx, project: InProject) -> R
     size = None if body.size is None else parse_size(body.size)
     name = naming.inner(project, check_volume_name(body.name))
     info = await context.holdings.volumes.create_volume(name, size=size, temporary=body.temporary)
+    note_made(request, "volume", body.name)
     return Plain(naming.outer_volume(project, info))
 
 
@@ -309,7 +311,7 @@ async def import_(
     async with STATES.taken(context, who):
         source: Any = io.BufferedReader(Inlet(_after(rest, chunks)), PIECE)
         info: SandboxInfo = await chosen.import_state(source, inner, key=None, on_progress=None)
-    return await adopt(context, who, project, info, holder, process)
+    return await adopt(request, context, who, project, info, holder, process)
 
 
 async def _head(chunks: AsyncIterator[bytes]) -> tuple[bytes, bytes]:

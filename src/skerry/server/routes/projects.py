@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from fastapi import Request
 from pydantic import BaseModel, Field
 
 from skerry.core.errors import Conflict, NotFound
 from skerry.core.names import OBEYED
 from skerry.core.provider import Snapshots, Volumes
 from skerry.server.access import is_admin
-from skerry.server.context import Context, Ctx, InProject, Me, Who
+from skerry.server.context import Context, Ctx, InProject, Me, Who, note_made
 from skerry.server.identity import Actor
 from skerry.server.permissions import Role
 from skerry.server.routing import Routes
@@ -72,11 +73,13 @@ async def list_(context: Ctx, who: Who) -> ProjectList:
 
 
 @router.post("/v1/projects", status_code=201)
-async def create(context: Ctx, who: Who, me: Me, body: NameProject) -> ProjectModel:
+async def create(request: Request, context: Ctx, who: Who, me: Me, body: NameProject) -> ProjectModel:
     """Make one that you own."""
     if any(project.name == body.name for project, _ in context.store.projects.of_user(me.id)):
         raise Conflict(f"you have a project {body.name!r} already")
-    return _model(context, who, await context.store.projects.add(body.name, me.id))
+    made = await context.store.projects.add(body.name, me.id)
+    note_made(request, "project", made.id, made.name)
+    return _model(context, who, made)
 
 
 @router.get("/v1/projects/{project}")

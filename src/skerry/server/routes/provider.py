@@ -17,7 +17,7 @@ from skerry.sdk.commands import encode_env
 from skerry.sdk.lifecycle import archivable, check_grace, pausable, stoppable
 from skerry.sdk.options import check_lifetime, check_resources, check_text
 from skerry.server import naming
-from skerry.server.context import About, Context, Ctx, InProject, Sandbox, Who
+from skerry.server.context import About, Context, Ctx, InProject, Sandbox, Who, note_made
 from skerry.server.creating import maker
 from skerry.server.identity import Actor
 from skerry.server.plain import Plain, read_body
@@ -74,7 +74,13 @@ def leased_to(context: Context, spec: SandboxSpec, holder: str | None) -> str | 
 
 
 async def adopt(
-    context: Context, who: Actor, project: Project, info: SandboxInfo, holder: str | None, process: int
+    request: Request,
+    context: Context,
+    who: Actor,
+    project: Project,
+    info: SandboxInfo,
+    holder: str | None,
+    process: int,
 ) -> Response:
     """Note whose a new sandbox is; one that is leased to the server itself goes over to its holder.
 
@@ -84,6 +90,7 @@ async def adopt(
     name = naming.outer(project, info.name)
     item = Belonging(kind="sandbox", id=info.id, project_id=project.id, name=name, made_by=maker(who))
     await context.store.belongings.put([item])
+    note_made(request, "sandbox", info.id, name)
     await context.events.collect(info.id)
     if holder is not None and isinstance(context.provider, Leases) and not info.prepared:
         await context.leases.hold("sandbox", info.id, holder, process, preparing=True)
@@ -114,7 +121,7 @@ async def create(
     if spec.idempotency_key is None and idempotency_key is not None:
         spec = dataclasses.replace(spec, idempotency_key=f"header:{idempotency_key}")
     info = await context.provider.create(await inner_spec(context, who, project, spec))
-    return await adopt(context, who, project, info, holder, process)
+    return await adopt(request, context, who, project, info, holder, process)
 
 
 @router.get(f"{BASE}/sandboxes", responses=gives(list[SandboxInfo]), response_class=Plain)

@@ -15,7 +15,7 @@ from skerry.sdk.building import ProgressCallback
 from skerry.sdk.lifecycle import MAX_GRACE
 from skerry.sdk.listing import select
 from skerry.server import creating, naming
-from skerry.server.context import About, Ctx, InProject, Sandbox, Who
+from skerry.server.context import About, Ctx, InProject, Sandbox, Who, note_made
 from skerry.server.following import followed, follows
 from skerry.server.models import sandboxes as models
 from skerry.server.models.mirror import answer
@@ -57,6 +57,7 @@ async def create(
         _, info = await creating.create(
             context, who, project, body, idempotency_key=idempotency_key, on_log=on_log, on_progress=on_progress
         )
+        note_made(request, "sandbox", info.id, info.name)
         return {"sandbox": shown(project, info)}
 
     if follows(request):
@@ -139,7 +140,9 @@ async def clone(request: Request, context: Ctx, who: Who, sandbox: Sandbox, box:
     name = body.name if body.name is None or project is None else naming.inner(project, body.name)
     copying = box.clone(name=name, **_copy_options(sandbox, body))
     made = await while_there(request, copying)
-    return answer(shown(project, await creating.adopt_copy(context, who, made, project)), 201)
+    info = await creating.adopt_copy(context, who, made, project)
+    note_made(request, "sandbox", info.id, info.name)
+    return answer(shown(project, info), 201)
 
 
 @router.post(
@@ -156,6 +159,7 @@ async def fork(request: Request, context: Ctx, who: Who, sandbox: Sandbox, box: 
             items.append({"sandbox": None, "error": to_problem(result.error) | {"status": status_of(result.error)}})
         else:
             info = await creating.adopt_copy(context, who, result.sandbox, sandbox.project)
+            note_made(request, "sandbox", info.id, info.name)
             items.append({"sandbox": shown(sandbox.project, info), "error": None})
     return answer({"items": items, "cursor": None}, 201)
 

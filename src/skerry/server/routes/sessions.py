@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from typing import Annotated
 
+import anyio
 from fastapi import Response
 from pydantic import BaseModel, Field, SecretStr
 from starlette.responses import HTMLResponse
@@ -22,6 +23,9 @@ from skerry.server.routing import Routes
 from skerry.server.store import User
 
 router = Routes("sessions")
+
+SLOWEST = 2.0
+"""Seconds that an attempt to sign in waits at most when others try the same name from many addresses."""
 
 
 class SignIn(BaseModel):
@@ -82,10 +86,10 @@ async def page() -> HTMLResponse:
 @router.post("/v1/session")
 async def sign_in(context: Ctx, who: Who, body: SignIn, response: Response) -> SessionModel:
     """Sign in with a name and a password or with a one-time link; the answer sets the session's cookie."""
-    address = party(who.address)
-    for key in {address, f"name:{body.name}"} if body.name else {address}:
-        if wait := context.sign_ins.take(key):
-            raise RateLimited("too many attempts to sign in", retry_after=wait)
+    if wait := context.sign_ins.take(party(who.address)):
+        raise RateLimited("too many attempts to sign in from this address", retry_after=wait)
+    if body.name is not None and (wait := context.names_tried.take(body.name)):
+        await anyio.sleep(min(wait, SLOWEST))
     user = await _authenticate(context, body)
     if user is None:
         # A name that nobody has is not written down: it may be a password in the wrong field.
@@ -144,8 +148,8 @@ async def sign_out_everywhere(context: Ctx, me: Me) -> None:
 @router.put("/v1/password", status_code=204)
 async def change_password(context: Ctx, who: Who, me: Me, body: NewPassword) -> None:
     """Set your password; the old one is needed if there is one. All sessions end."""
-    if wait := context.sign_ins.take(f"name:{me.name}"):
-        raise RateLimited("too many attempts", retry_after=wait)
+    if wait := context.sign_ins.take(f"password:{me.id}"):
+        raise RateLimited("too many attempts to change the password", retry_after=wait)
     stored, _ = context.store.users.password(me.name) or (None, me)
     old = "" if body.old is None else body.old.get_secret_value()
     if stored is not None and not await context.passwords.verify(stored, old):

@@ -12,7 +12,7 @@ from skerry.core.models import SnapshotInfo
 from skerry.sdk import SnapshotNode
 from skerry.sdk.snapshots import grow
 from skerry.server import naming
-from skerry.server.context import Ctx, Sandbox, Snapshot, Who
+from skerry.server.context import Ctx, Sandbox, Snapshot, Who, note_made
 from skerry.server.creating import usable_snapshot
 from skerry.server.models import sandboxes as models
 from skerry.server.models.mirror import answer, mirrored
@@ -45,6 +45,7 @@ async def create(
         name = naming.inner(sandbox.project, name)
     info = await while_there(request, box.snapshots.create(name, description=wanted.description))
     await context.holdings.note_snapshot(sandbox.project, info)
+    note_made(request, "snapshot", info.id, naming.outer(sandbox.project, info.name))
     return answer(naming.outer_snapshot(sandbox.project, info), 201)
 
 

@@ -13,7 +13,7 @@ from skerry.core.errors import InvalidArgument, SkerryError
 from skerry.core.provider import Portable
 from skerry.sdk.portable import portable
 from skerry.server import creating
-from skerry.server.context import Context, Ctx, InProject, Sandbox, Snapshot, Who
+from skerry.server.context import Context, Ctx, InProject, Sandbox, Snapshot, Who, note_made
 from skerry.server.identity import Actor
 from skerry.server.models import sandboxes as models
 from skerry.server.models.mirror import answer
@@ -109,4 +109,5 @@ async def import_state(
         _, info = await creating.create(
             context, who, project, wanted, idempotency_key=idempotency_key, import_state=source, key=key
         )
+    note_made(request, "sandbox", info.id, info.name)
     return answer(shown(project, info), 201)

@@ -6,9 +6,10 @@ import secrets
 import time
 from typing import Annotated
 
+from fastapi import Request
 from pydantic import BaseModel, Field, SecretStr
 
-from skerry.server.context import Ctx
+from skerry.server.context import Ctx, note_made
 from skerry.server.ids import digest
 from skerry.server.routing import Routes
 from skerry.server.store import User
@@ -76,10 +77,12 @@ async def list_(context: Ctx) -> UserList:
 
 
 @router.post("/v1/users", status_code=201)
-async def create(context: Ctx, body: CreateUser) -> UserModel:
+async def create(request: Request, context: Ctx, body: CreateUser) -> UserModel:
     """Make a user, with a personal project."""
     stored = None if body.password is None else await context.passwords.hash(body.password.get_secret_value())
-    return model(await context.store.users.add(body.name, password=stored, admin=body.admin))
+    made = await context.store.users.add(body.name, password=stored, admin=body.admin)
+    note_made(request, "user", made.id, made.name)
+    return model(made)
 
 
 @router.get("/v1/users/{user}")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from fastapi import Response
+from fastapi import Request, Response
 
 from skerry.core.models import VolumeInfo
 from skerry.sdk import AsyncVolumes
 from skerry.server import naming
-from skerry.server.context import Ctx, InProject, Volume, Who
+from skerry.server.context import Ctx, InProject, Volume, Who, note_made
 from skerry.server.models import sandboxes as models
 from skerry.server.models.mirror import answer, mirrored
 from skerry.server.routes.parts import op
@@ -20,11 +20,12 @@ Model = mirrored(VolumeInfo)
 
 
 @router.post("/v1/volumes", slots=CHANGES, **op("Make an empty volume", Model, status=201))
-async def create(context: Ctx, project: InProject, body: models.VolumeCreate) -> Response:
+async def create(request: Request, context: Ctx, project: InProject, body: models.VolumeCreate) -> Response:
     """It belongs to the project; its sandboxes get it by `volumes` when they are made."""
     made = await AsyncVolumes(context.provider).create(
         naming.inner(project, body.name), size=body.size, temporary=body.temporary, encrypted=body.encrypted
     )
+    note_made(request, "volume", body.name)
     return answer(naming.outer_volume(project, made), 201)
 
 

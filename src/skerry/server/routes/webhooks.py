@@ -5,10 +5,11 @@ from __future__ import annotations
 import secrets
 from typing import Annotated
 
+from fastapi import Request
 from pydantic import BaseModel, Field
 
 from skerry.core.errors import NotFound, QuotaExceeded
-from skerry.server.context import Ctx, InProject, Who
+from skerry.server.context import Ctx, InProject, Who, note_made
 from skerry.server.routing import Routes
 from skerry.server.store import Webhook
 from skerry.server.webhooks import check_url
@@ -67,7 +68,7 @@ async def list_(context: Ctx, project: InProject) -> WebhookList:
 
 
 @router.post("/v1/projects/{project}/webhooks", status_code=201)
-async def create(context: Ctx, who: Who, project: InProject, body: CreateWebhook) -> NewWebhook:
+async def create(request: Request, context: Ctx, who: Who, project: InProject, body: CreateWebhook) -> NewWebhook:
     """Send the project's events from now on to an address, each as a signed POST."""
     if len(context.store.webhooks.of_project(project.id)) >= MOST:
         raise QuotaExceeded(f"a project has {MOST} webhooks at most")
@@ -80,6 +81,7 @@ async def create(context: Ctx, who: Who, project: InProject, body: CreateWebhook
         created_by=who.name,
         since=context.store.events.last(),
     )
+    note_made(request, "webhook", made.id)
     return NewWebhook(**_model(made).model_dump(), secret=secret)
 
 
