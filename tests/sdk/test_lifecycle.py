@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import anyio
 import pytest
 
-from skerry import AsyncSandbox, ConnectionLost, Sandbox, SandboxFailed, SandboxStopped, State, Unsupported
+from skerry import AsyncSandbox, ConnectionLost, Event, Sandbox, SandboxFailed, SandboxStopped, State, Unsupported
 from skerry.core import registry
 from skerry.providers.local import LocalProvider
 from tests.sdk.fake_agent import FakeProvider
@@ -143,6 +143,58 @@ async def test_a_command_of_a_sandbox_that_fails_is_told_so_and_goes_on_after_re
         await sandbox.exec("true")
     await sandbox.recover()
     assert (await sandbox.exec("echo on")).stdout == "on\n"
+
+
+async def test_an_error_tells_its_type_its_reason_and_what_was_running_and_once(sandbox: AsyncSandbox) -> None:
+    """A handler can decide what to do: reconnect, recover, restart with more memory."""
+    provider = registry.provider("local")
+    assert isinstance(provider, LocalProvider)
+    seen: list[Event] = []
+    sandbox.on("error", seen.append)
+    init = provider.engine.store.read(sandbox.id).init
+    assert init is not None
+
+    async def work(command: str) -> None:
+        with pytest.raises(SandboxFailed):
+            await sandbox.exec(command)
+
+    async with anyio.create_task_group() as group:
+        for command in ("echo > one; exec sleep 600", "echo > two; exec sleep 600"):
+            group.start_soon(work, command)
+        for name in ("one", "two"):
+            while not await sandbox.files.exists(name):
+                await anyio.sleep(0.01)
+        init.kill(30)
+    await anyio.sleep(2.5)  # the provider was asked twice since
+    assert len(seen) == 1
+    data = seen[0].data
+    assert (data["type"], data["reason"]) == ("connection-lost", "its first process was killed")
+    assert "sleep 600" in data["running"]
+    stored = [event for event in await provider.events(sandbox.id) if event.type == "error"]
+    assert [event.data for event in stored] == [
+        {"type": "connection-lost", "code": "SANDBOX_FAILED", "reason": "its first process was killed"}
+    ]
+    await sandbox.recover()
+    assert (await sandbox.exec("true")).ok
+    init = provider.engine.store.read(sandbox.id).init
+    assert init is not None
+    init.kill(30)  # nothing is under way: what is told is what the provider has noted
+    assert (await sandbox.info()).state is State.FAILED
+    with anyio.fail_after(10):
+        while len(seen) < 2:
+            await anyio.sleep(0.01)
+    assert seen[1].data["type"] == "connection-lost"
+
+
+async def test_a_command_that_is_killed_for_want_of_memory_is_an_error_with_that_type() -> None:
+    seen: list[Event] = []
+    async with await AsyncSandbox.create(resources={"memory": "100MB"}, on_event=seen.append) as sandbox:
+        await sandbox.exec(["python3", "-c", "x = bytearray(10**9)"])
+        with anyio.fail_after(10):
+            while not (errors := [event.data for event in seen if event.type == "error"]):
+                await anyio.sleep(0.01)
+    assert [(data["type"], data["code"]) for data in errors] == [("out-of-memory", "OUT_OF_MEMORY")]
+    assert "bytearray" in errors[0]["running"]
 
 
 async def test_secrets_are_in_commands_and_nowhere_else() -> None:

@@ -18,6 +18,7 @@ import httpx2
 import pytest
 
 from skerry.core.addresses import is_public
+from skerry.providers.local import LocalProvider
 from skerry.server.permissions import Role
 from tests.server.conftest import Running
 
@@ -70,6 +71,19 @@ def test_what_happens_past_the_server_is_found_too(server: Running, owner: httpx
         answer = owner.get("/v1/events", params={"since": cursor, "type": "paused", "wait": 20}).json()
         assert [item["sandbox_id"] for item in answer["items"]] == [box]
         sandbox.resume()
+
+
+def test_an_error_over_the_server_tells_its_type_and_its_reason(server: Running, owner: httpx2.Client) -> None:
+    box = owner.post("/v1/sandboxes", json={}).raise_for_status().json()["id"]
+    provider = server.context.provider
+    assert isinstance(provider, LocalProvider)
+    init = provider.engine.store.read(box).init
+    assert init is not None
+    init.kill(30)
+    path = f"/v1/sandboxes/{box}/events"
+    data = owner.get(path, params={"type": "error", "wait": 20}).json()["items"][0]["data"]
+    assert (data["type"], data["reason"]) == ("connection-lost", "its first process was killed")
+    owner.delete(f"/v1/sandboxes/{box}")
 
 
 def test_nobody_sees_events_of_others(server: Running, owner: httpx2.Client, box: str) -> None:

@@ -314,9 +314,18 @@ class TemplateInfo:
     ports: tuple[int, ...]
 
 
+ErrorType = Literal["connection-lost", "out-of-memory", "corruption", "failed"]
+"""The `type` of an event `error`: its agent cannot be reached or is gone; a command was killed for want of memory; what
+was read makes no sense; it could not be brought back."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Event:
-    """Something that happened to a sandbox. `cursor` orders them."""
+    """Something that happened to a sandbox. `cursor` orders them.
+
+    The `data` of an `error` has `type` (an ErrorType), `code` and `reason`, and `running`, the command that it ended,
+    where that is known. `stopped` has `reason` where nobody asked for it: `timeout` or `idle`.
+    """
 
     cursor: int
     type: str

@@ -2071,6 +2071,7 @@ class Sandbox:
     def events(self, *, since: int = 0) -> Iterator[Event]:
         """The events with a cursor above `since`, then those to come; ends with `destroyed`.
 
-        `connected`, `disconnected`, `reconnecting` and `error` are this object's own and not seen by other clients.
+        `connected`, `disconnected`, `reconnecting`, and an `error` of this object's connection or commands, are its own
+        and not seen by other clients. What `data` has is in `Event`.
         """
         return iterate(self._inner.events(since=since))

@@ -40,13 +40,18 @@ EventCallback = Callable[[Event], object]
 POLL = 1.0
 """How often a waiting listener asks the provider; a provider has no way to call us."""
 KEPT = 10_000
+SAME_ERROR = 60.0
+"""Seconds between what two observers say of one error."""
+BEGINS = ("started", "recovered", "restored", "reset", "connected")
+"""After these an error is another one."""
 
 
 class EventLog:
     """The events of one sandbox in the order they were seen.
 
     Stored events have the provider's cursor. Those of our own connection (connected, disconnected, reconnecting,
-    error) have the cursor of the stored event before them and are known to this object alone.
+    error) have the cursor of the stored event before them and are known to this object alone. An error that both have
+    seen is one event: the first of the two.
     """
 
     def __init__(self, provider: Provider, sandbox_id: str) -> None:
@@ -62,11 +67,19 @@ class EventLog:
 
     def add(self, type: EventType, data: dict[str, str] | None = None) -> None:
         """Note an event of our own."""
-        if not self._ended:
-            event = Event(
-                cursor=self._cursor, type=type, sandbox_id=self._sandbox_id, time=time.time(), data=data or {}
-            )
+        event = Event(cursor=self._cursor, type=type, sandbox_id=self._sandbox_id, time=time.time(), data=data or {})
+        if not self._ended and not self._is_known(event):
             self._append([event])
+
+    def _is_known(self, event: Event) -> bool:
+        """Whether it is the end of a sandbox that was seen already, and nothing has begun again since."""
+        if event.type == "error" and event.data.get("type") == "connection-lost":
+            for before in reversed(self._seen):
+                if before.type == "error" and before.data.get("reason") == event.data.get("reason"):
+                    return abs(event.time - before.time) < SAME_ERROR
+                if before.type in BEGINS:
+                    return False
+        return False
 
     def _append(self, events: list[Event]) -> None:
         self._seen += events
@@ -91,10 +104,10 @@ class EventLog:
         if fresh:
             self._cursor = max(event.cursor for event in fresh)
             # What is stored before anybody looked happened before our own first connection.
-            ours: list[Event] = []
+            new, ours = [event for event in fresh if not self._is_known(event)], list[Event]()
             if not self._looked:
                 ours, self._seen = self._seen, []
-            self._append(fresh + ours)
+            self._append(new + ours)
         self._looked = True
 
     async def follow(self, since: int = 0) -> AsyncIterator[Event]:

@@ -139,7 +139,7 @@ class AsyncExecStream:
         try:
             item = await running.stream.next(guard)
         except ConnectionLost as lost:
-            await self._link.raise_lost(lost)
+            await self._link.raise_lost(lost, self._request.command)
         chunk = running.take(item)
         if running.exit is not None:
             running.close()
@@ -254,7 +254,7 @@ class AsyncExecStream:
                 if running.exit is None:
                     self._share(running, await self._advance(running))
         if self._result is None:
-            self._result = running.result()
+            self._result = self._link.ran(running.result())
         return self._result
 
     async def kill(self, signal: int = SIGKILL) -> None:

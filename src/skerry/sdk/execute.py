@@ -37,7 +37,7 @@ async def execute(
                 await listener.feed(b"", end=True)
         finally:
             running.close()
-    return running.result()
+    return link.ran(running.result())
 
 
 class _Listener:
@@ -70,4 +70,4 @@ async def execute_on_terminal(link: Link, request: Request, on_data: BytesCallba
                     stream.took(item.channel, len(item.data))
         finally:
             running.close()
-    return running.result()
+    return link.ran(running.result())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shlex
 import time
 from collections.abc import Awaitable, Callable
 from types import TracebackType
@@ -12,13 +13,21 @@ from weakref import WeakKeyDictionary
 
 import anyio
 
-from skerry.core.errors import ConnectionLost, Corrupted, SandboxFailed, SandboxNotFound, SandboxStopped, SkerryError
-from skerry.core.models import SandboxInfo, State
+from skerry.core.errors import (
+    ConnectionLost,
+    Corrupted,
+    OutOfMemory,
+    SandboxFailed,
+    SandboxNotFound,
+    SandboxStopped,
+    SkerryError,
+)
+from skerry.core.models import ErrorType, ExecResult, SandboxInfo, State
 from skerry.core.provider import Channel, Pausable, Provider, Stoppable
 from skerry.sdk.log import log
 from skerry.sdk.session import Session
 from skerry.sdk.stream import Reply, Stream
-from skerry.wire import Attach, Life, LifeReply, Message, Notice, Resize, Signal
+from skerry.wire import Attach, Life, LifeReply, Message, Notice, Resize, Signal, Start
 
 M = TypeVar("M", bound=Message)
 
@@ -28,6 +37,8 @@ FILE_GUARD = 120.0
 """How long a file request may be without any progress."""
 STARTS = 3
 """How often a sandbox that somebody else stops meanwhile is started for one call."""
+MAX_COMMAND = 1000
+"""Characters of a command in an event."""
 OF_PROCESSES = (Attach, Signal, Resize)
 """Requests about a process that was there: none has outlived a stop, so they start nothing."""
 
@@ -78,6 +89,8 @@ class Link:
         # Each keeps the tasks of one loop from dialling at the same time.
         self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, anyio.Lock] = WeakKeyDictionary()
         self._lost = False
+        self._told = False
+        """Whether an `error` was told since there was last a connection: many calls may fail for one reason."""
 
     def open(self, message: Message, **options: Unpack[StreamOptions]) -> Opening:
         """`async with link.open(message) as stream`: a stream that is closed on the way out.
@@ -194,7 +207,7 @@ class Link:
             except BaseException:
                 session.end(ConnectionLost("the connection was given up"))
                 raise
-        self._lost = False
+        self._lost = self._told = False
         log.debug("connected", extra=self.fields("dial", started))
         self._emit("connected")
         return session, anew
@@ -205,21 +218,40 @@ class Link:
         self._lost = True
         if isinstance(error, Corrupted):
             log.error("connection ended: %s", error, extra=self.fields("dial"))
-            self._emit("error", {"code": error.code, "message": error.message})
+            self._tell("corruption", error.code, error.message)
+            self._told = True
         self._emit("disconnected", {"reason": error.message})
 
     def _emit(self, event: LinkEvent, data: dict[str, str] | None = None) -> None:
         if self._on_event is not None:
             self._on_event(event, data or {})
 
-    async def raise_lost(self, lost: ConnectionLost) -> NoReturn:
-        """Raise what the provider knows about a lost connection: `lost` itself if the sandbox runs."""
-        better = await self._explain(lost)
+    def _tell(self, type: ErrorType, code: str, reason: str, running: str | None = None) -> None:
+        data = {"type": type, "code": code, "reason": reason}
+        self._emit("error", data | ({"running": running} if running else {}))
+
+    def _tell_lost(self, code: str, reason: str, running: str | None) -> None:
+        if not self._told:
+            self._told = True
+            self._tell("connection-lost", code, reason, running)
+
+    def ran(self, result: ExecResult) -> ExecResult:
+        """Tell of a command that was killed for want of memory; the result as it is."""
+        if result.oom_killed:
+            self._tell("out-of-memory", OutOfMemory.code, "killed: out of memory", result.command)
+        return result
+
+    async def raise_lost(self, lost: ConnectionLost, running: str | None = None) -> NoReturn:
+        """Raise what the provider knows about a lost connection: `lost` itself if the sandbox runs.
+
+        `running` is the command that was under way.
+        """
+        better = await self._explain(lost, running)
         if better is lost:
             raise lost
         raise better from lost
 
-    async def _explain(self, lost: ConnectionLost) -> SkerryError:
+    async def _explain(self, lost: ConnectionLost, running: str | None) -> SkerryError:
         try:
             info = await self.provider.get(self.sandbox_id)
         except SandboxNotFound as error:
@@ -232,8 +264,9 @@ class Link:
             because = f": {info.reason}" if info.reason else ""
             return SandboxStopped(f"sandbox {self.sandbox_id} is {info.state}{because}")
         if info.state is State.FAILED:
-            self._emit("error", {"code": SandboxFailed.code, "message": info.reason or "failed"})
+            self._tell_lost(SandboxFailed.code, info.reason or "failed", running)
             return SandboxFailed(f"sandbox {self.sandbox_id} failed: {info.reason or 'no reason is known'}")
+        self._tell_lost(lost.code, lost.message, running)
         return lost
 
     async def close(self) -> None:
@@ -270,7 +303,7 @@ class Opening:
         try:
             self._stream = session.open(self._message, **self._options)
         except ConnectionLost as lost:
-            await self._link.raise_lost(lost)
+            await self._link.raise_lost(lost, _command(self._message))
         return self._stream
 
     async def __aexit__(
@@ -283,4 +316,11 @@ class Opening:
             how = "done" if error is None else getattr(error, "code", type(error).__name__)
             log.debug("%s: %s", name, how, extra=self._link.fields(name, self._began))
         if isinstance(error, ConnectionLost):
-            await self._link.raise_lost(error)
+            await self._link.raise_lost(error, _command(self._message))
+
+
+def _command(message: Message) -> str | None:
+    """What a request was to run, if it was to run something."""
+    if not isinstance(message, Start):
+        return None
+    return shlex.join(word.decode("utf-8", "replace") for word in message.argv)[:MAX_COMMAND]

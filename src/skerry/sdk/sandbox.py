@@ -964,6 +964,7 @@ class AsyncSandbox:
     def events(self, *, since: int = 0) -> AsyncIterator[Event]:
         """The events with a cursor above `since`, then those to come; ends with `destroyed`.
 
-        `connected`, `disconnected`, `reconnecting` and `error` are this object's own and not seen by other clients.
+        `connected`, `disconnected`, `reconnecting`, and an `error` of this object's connection or commands, are its own
+        and not seen by other clients. What `data` has is in `Event`.
         """
         return self._log.follow(since)

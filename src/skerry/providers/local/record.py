@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from skerry.core.errors import Corrupted, NewerVersion
-from skerry.core.models import Event, Resources, SandboxInfo, SandboxSpec, State, VolumeMount
+from skerry.core.errors import Corrupted, NewerVersion, SandboxFailed
+from skerry.core.models import ErrorType, Event, Resources, SandboxInfo, SandboxSpec, State, VolumeMount
 from skerry.core.names import plain_name
 from skerry.providers.local.durable import replace_file
 from skerry.providers.local.host import ProcessId, boot_id, boottime
@@ -222,6 +222,11 @@ def variables(record: Record) -> dict[str, str]:
 
 Happening = tuple[str, float] | tuple[str, float, dict[str, str]]
 """An event's type and time, and its data if it has any."""
+
+
+def error_event(type: ErrorType, record: Record) -> Happening:
+    """That a sandbox has failed, for the reason in its record."""
+    return "error", time.time(), {"type": type, "code": SandboxFailed.code, "reason": record.reason or ""}
 
 
 def log_events(directory: Path, *events: Happening) -> None:

@@ -18,7 +18,7 @@ from skerry.core.errors import Conflict, DiskFull, QuotaExceeded, SkerryError
 from skerry.core.models import State
 from skerry.providers.local.kept import Kept
 from skerry.providers.local.locks import FileLock
-from skerry.providers.local.record import Record
+from skerry.providers.local.record import Happening, Record, error_event
 
 if TYPE_CHECKING:
     from skerry.providers.local.engine import Engine
@@ -63,7 +63,7 @@ class Restoring:
             after = before if before in (State.RUNNING, State.PAUSED) else State.STOPPED
             return self._go_on(restored, lock, after, ("restored", time.time()))
 
-    def _go_on(self, record: Record, lock: FileLock, state: State, *events: tuple[str, float]) -> Record:
+    def _go_on(self, record: Record, lock: FileLock, state: State, *events: Happening) -> Record:
         """Start it if it ran, and end the change. Raises SandboxFailed, Timeout, DiskFull; it is failed then."""
         engine = self._engine
         if state in (State.RUNNING, State.PAUSED):
@@ -72,7 +72,7 @@ class Restoring:
             except BaseException as error:
                 reason = f"it did not start after its restore: {error}"[:600]
                 failed = dataclasses.replace(engine.halt(record), state=State.FAILED, reason=reason)
-                engine.save(_settled(failed), *events)
+                engine.save(_settled(failed), *events, error_event("failed", failed))
                 raise
             state = State.RUNNING
         # What is due after inactivity counts from here on.
@@ -142,7 +142,8 @@ class Restoring:
         except (SkerryError, OSError) as error:
             self._put_back(engine.upper(record.id))
             reason = f"its restore was cut short and cannot be finished: {error}"[:600]
-            return dataclasses.replace(record, state=State.FAILED, reason=reason)
+            failed = dataclasses.replace(record, state=State.FAILED, reason=reason)
+            return engine.save(failed, error_event("failed", failed))
         reason = "who restored it died at it; its files are those of the snapshot"
         engine.save(record, ("restored", time.time()))
         now = time.time()

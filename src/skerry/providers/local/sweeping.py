@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -26,7 +25,7 @@ from skerry.core.errors import Corrupted, NewerVersion, SandboxNotFound, SkerryE
 from skerry.core.models import State
 from skerry.providers.local import ending, network
 from skerry.providers.local.lifecycle import WORDS_MARGIN
-from skerry.providers.local.record import Record
+from skerry.providers.local.record import Record, error_event
 from skerry.providers.local.storage import release_lost_pools, remove_tree
 from skerry.providers.local.store import is_id
 
@@ -166,5 +165,5 @@ class Sweeping:
         failed = dataclasses.replace(
             engine.advance(record, State.FAILED), reason="its first process was killed", lease=None
         )
-        engine.save(failed, ("error", time.time()))
+        engine.save(failed, error_event("connection-lost", failed))
         return engine.save(engine.halt(failed))
