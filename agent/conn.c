@@ -207,7 +207,7 @@ static void parse(struct conn *c)
         if (size == 0)
             break;
         if (size < 0)
-            return conn_break(c, "INVALID_ARGUMENT", "a frame longer than 1 MiB");
+            return conn_break(c, "INVALID_ARGUMENT", "a frame longer than 1 MiB, or a START longer than 2 MiB");
         dispatch(c, &f);
         buf_consume(&c->in, (size_t)size);
     }

@@ -11,6 +11,10 @@
 struct env {
     char **list;
     size_t count, bytes;
+    size_t limit; /* of `bytes`; 0: ENV_LIMIT */
+    /* Where in the list a name is, from 1 on, by its hash; NULL until it is needed. */
+    uint32_t *slots;
+    size_t slot_count; /* a power of two, or 0 */
 };
 
 /* K=V with a name and without NUL, or (for unset) a name alone. */
@@ -19,7 +23,7 @@ bool env_valid(struct slice pair, bool name_only);
 bool env_set(struct env *e, struct slice pair);
 bool env_set_pair(struct env *e, const char *name, const char *value);
 void env_unset(struct env *e, struct slice name);
-const char *env_get(const struct env *e, const char *name);
+const char *env_get(struct env *e, const char *name);
 /* Into an empty one. */
 bool env_copy(struct env *to, const struct env *from);
 void env_free(struct env *e);

@@ -140,14 +140,14 @@ void file_relay(struct worker *w, const struct frame *f)
         file_remove(file);
 }
 
-static bool refuse(struct conn *c, uint32_t stream, int err, const char *who)
+static bool refuse(struct conn *c, uint32_t stream, int err, const char *user)
 {
-    char message[NAME_SIZE + 32];
+    char message[USER_UNKNOWN_SIZE];
 
-    if (err == EINVAL) {
-        snprintf(message, sizeof message, "no such user: %s", who);
+    user_unknown(user, message);
+    if (err == EINVAL)
         conn_error(c, stream, "INVALID_ARGUMENT", 0, message);
-    } else
+    else
         conn_error(c, stream, "QUOTA_EXCEEDED", err, "no file worker can be started");
     return true;
 }

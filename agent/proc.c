@@ -144,8 +144,9 @@ static void on_failed(struct proc *p, int err, int stage)
         what = "";
     if (stage == STAGE_USER || stage == STAGE_FORK)
         what = stage == STAGE_FORK ? "fork" : p->user;
-    snprintf(message, sizeof message, "%s%.*s: %s", what, (int)(program.size < 256 ? program.size : 256),
-             (const char *)program.data, error_text(err));
+    snprintf(message, sizeof message, "%s%.*s: %s%s", what, (int)(program.size < 256 ? program.size : 256),
+             (const char *)program.data, error_text(err),
+             err == E2BIG ? " (the kernel takes 128 KiB in one argument or variable, and 2 MiB in all)" : "");
     fail_start(p, code, err, message);
 }
 

@@ -20,6 +20,7 @@ struct start {
     struct env env;
     struct user as;
     char path[4096];
+    char message[USER_UNKNOWN_SIZE];
     const char *why; /* what is wrong with it */
 };
 
@@ -58,6 +59,7 @@ static bool env_build(struct start *s, struct slice payload)
 {
     struct slice value;
     uint8_t tag;
+    s->env.limit = MAX_START; /* the kernel says what is too much for it */
     bool fits = env_copy(&s->env, &agent.env);
     const struct { const char *name, *value; } own[] = {{"HOME", s->as.home}, {"USER", s->as.name}, {"LOGNAME", s->as.name}};
 
@@ -76,7 +78,7 @@ static bool env_build(struct start *s, struct slice payload)
     if (fits && (s->flags & START_TERMINAL) && !env_get(&s->env, "TERM"))
         fits = env_set_pair(&s->env, "TERM", "xterm-256color");
     if (!fits)
-        s->why = "the environment is above 512 KiB";
+        s->why = "the environment is above 2 MiB";
     return fits;
 }
 
@@ -91,7 +93,8 @@ static bool prepare(struct start *s, struct slice payload)
         spec = name;
     }
     if (s->user.size >= NAME_SIZE || slice_has_nul(s->user) || !user_find(spec, &s->as)) {
-        s->why = "no such user";
+        user_unknown(spec, s->message);
+        s->why = s->message;
         return false;
     }
     bool absolute = s->cwd.size && s->cwd.data[0] == '/';

@@ -188,6 +188,11 @@ bool user_find(const char *spec, struct user *user)
     return true;
 }
 
+void user_unknown(const char *spec, char message[USER_UNKNOWN_SIZE])
+{
+    snprintf(message, USER_UNKNOWN_SIZE, "unable to find user %.*s: no matching entries in passwd file", NAME_SIZE, spec);
+}
+
 bool group_find(const char *spec, gid_t *gid)
 {
     char name[NAME_SIZE];

@@ -6,6 +6,7 @@
 #include <sys/types.h>
 
 #define NAME_SIZE 64
+#define USER_UNKNOWN_SIZE (NAME_SIZE + 64)
 #define MAX_GROUPS 32
 
 struct user {
@@ -18,6 +19,8 @@ struct user {
 
 /* By name or number. "root" and "user" exist without an entry, and so does every number. */
 bool user_find(const char *spec, struct user *user);
+/* What to say of one that is not found, in the words that other runtimes have for it. */
+void user_unknown(const char *spec, char message[USER_UNKNOWN_SIZE]);
 bool group_find(const char *spec, gid_t *gid);
 /* Names of ids; false where there is none. */
 bool user_name(uid_t uid, char name[NAME_SIZE]);

@@ -84,7 +84,7 @@ long frame_decode(const uint8_t *data, size_t size, struct frame *frame)
     if (size < HEADER_SIZE)
         return 0;
     uint32_t length = u32_decode(data);
-    if (length > MAX_PAYLOAD)
+    if (length > (data[8] == T_START ? MAX_START : MAX_PAYLOAD))
         return -1;
     if (size - HEADER_SIZE < length)
         return 0;

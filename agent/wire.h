@@ -9,9 +9,10 @@
 #define HEADER_SIZE 12
 #define OFFSET_SIZE 8
 #define MAX_PAYLOAD (1u << 20)
+#define MAX_START ((2u << 20) + (1u << 16)) /* what a START may have: the kernel takes 2 MiB of arguments and environment */
 #define INPUT_WINDOW 262144
 #define DEFAULT_WINDOW 262144
-#define GENERATION 1
+#define GENERATION 2
 
 enum frame_type {
     T_HELLO = 0x01, T_PING, T_PONG, T_CREDIT, T_DATA, T_CLOSE, T_REPLY, T_ERROR,

@@ -401,6 +401,28 @@ def test_the_agent_holds_no_descriptor_of_a_command_that_ended(agent: Agent, con
     wait_until(lambda: agent.descriptors() <= before)  # the first command's may have been open still
 
 
+def test_arguments_and_environment_up_to_the_kernels_limit(connection: Connection) -> None:
+    arguments = ["x" * 100_000] * 15
+    env = tuple(f"V{number}=".encode() for number in range(20_000))
+    began = time.monotonic()
+    result = connection.run("/bin/sh", "-c", "echo $# ${#15}; env | grep -c ^V", "sh", *arguments, env=env)
+    assert result.stdout == b"15 100000\n20000\n"
+    assert time.monotonic() - began < 20, "each variable was compared with all others"
+    doubled = connection.run("/usr/bin/env", env=(*env, *(pair + b"2" for pair in env[::2])))
+    assert sorted(line for line in doubled.stdout.split() if line.startswith(b"V")) == sorted(
+        pair + b"2" * (number % 2 == 0) for number, pair in enumerate(env)
+    )
+    with pytest.raises(AgentError, match="128 KiB in one argument or variable, and 2 MiB in all"):
+        connection.run("/bin/true", *["x" * 100_000] * 21)
+
+
+def test_an_unknown_user_is_named(connection: Connection) -> None:
+    with pytest.raises(AgentError, match="unable to find user nemo"):
+        connection.sh("true", user="nemo")
+    with pytest.raises(AgentError, match="unable to find user nemo"):
+        connection.stat("/etc/passwd", user="nemo")
+
+
 def fake_counter(path: Path, kills: int) -> None:
     path.write_text(f"low 0\nhigh 0\nmax 9\noom 9\noom_kill {kills}\noom_group_kill 0\n")
 

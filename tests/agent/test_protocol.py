@@ -30,7 +30,7 @@ def test_the_greeting_tells_version_and_uptime(agent: Agent) -> None:
     time.sleep(0.02)
     connection.send(0, Type.HELLO, wire.Hello(generation=7, token=TOKEN))
     answer = wire.Hello.decode(connection.next(0).payload)
-    assert (answer.generation, answer.token) == (1, b"")
+    assert (answer.generation, answer.token) == (wire.GENERATION, b"")
     assert answer.version
     assert 0 <= answer.uptime_ms < 60_000
 
@@ -68,7 +68,8 @@ def test_a_connection_that_begins_badly_ends(agent: Agent, data: bytes) -> None:
 
 
 HOSTILE = {
-    "length above the limit": struct.pack("<IIBBH", (1 << 20) + 1, 1, Type.START, 0, 0),
+    "length above the limit": struct.pack("<IIBBH", (1 << 20) + 1, 1, Type.READ, 0, 0),
+    "length of a command above the limit": struct.pack("<IIBBH", wire.MAX_START + 1, 1, Type.START, 0, 0),
     "second greeting": frame(0, Type.HELLO, wire.Hello(generation=1, token=TOKEN).encode()),
     "boot": frame(0, Type.BOOT, wire.Boot(token=TOKEN).encode()),
     "last words": frame(0, Type.WORDS, wire.LastWords(reason="end", at_ms=1).encode()),

@@ -10,7 +10,7 @@ import anyio
 import pytest
 from anyio.abc import ByteStream
 
-from skerry import AsyncSandbox, ConnectionLost, InvalidArgument
+from skerry import AsyncSandbox, ConnectionLost, TooLarge
 from skerry.core.provider import Channel
 from skerry.sdk import link
 from skerry.sdk.session import Session
@@ -328,8 +328,13 @@ async def test_nothing_outstanding_means_no_ping(fake: FakeProvider) -> None:
 async def test_a_request_above_a_frame_is_refused_and_the_session_goes_on(
     fake: FakeProvider, sandbox: AsyncSandbox
 ) -> None:
-    with pytest.raises(InvalidArgument, match="1 MiB"):
-        await sandbox.exec(["x", "y" * 1_100_000])
+    with pytest.raises(TooLarge, match="2 MiB"):
+        await sandbox.exec(["x", "y" * 2_200_000])
+    assert (await sandbox.exec("fine")).stdout == "fine"
+    with pytest.raises(TooLarge, match="this sandbox's agent"):
+        await sandbox.exec(["x", "y" * 1_100_000])  # the fake one is of the first generation
+    with pytest.raises(TooLarge, match="1 MiB"):
+        await sandbox.files.stat("y" * 1_100_000)
     assert (await sandbox.exec("fine")).stdout == "fine"
 
 

@@ -120,7 +120,7 @@ async def test_one_that_waits_builds_when_the_first_fails(templates: AsyncTempla
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        (Command("true", "nobody-like-that"), "could not be run: no such user"),
+        (Command("true", "nobody-like-that"), "could not be run: unable to find user nobody-like-that"),
         (Command("kill -9 -1; sleep 1000", "root"), "signal 9|could not be run"),
     ],
 )
@@ -137,7 +137,7 @@ async def test_a_step_that_cannot_be_run_is_named(
 
 async def test_a_post_create_that_cannot_be_run_is_named(templates: AsyncTemplates) -> None:
     scripts = Scripts(post_create=(Command("true", "nobody-like-that"),))
-    with pytest.raises(TemplateBuildFailed, match="no such user") as caught:
+    with pytest.raises(TemplateBuildFailed, match="unable to find user nobody-like-that") as caught:
         await AsyncSandbox.create(template=Template(name="unprepared", base="host", scripts=scripts), name="never")
     assert caught.value.step == "postCreate 1: true"
     with pytest.raises(SandboxNotFound):

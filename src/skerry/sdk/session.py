@@ -5,12 +5,26 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from skerry.core.errors import ConnectionLost, Corrupted, InvalidArgument, SkerryError, Unauthenticated, agent_error
+from skerry.core.errors import ConnectionLost, Corrupted, SkerryError, TooLarge, Unauthenticated, agent_error
 from skerry.core.handshake import hello_frame, parse_hello
 from skerry.core.provider import Channel
 from skerry.sdk.pipe import open_pipe
 from skerry.sdk.stream import Stream
-from skerry.wire import Decoder, Failure, FieldError, Frame, FrameError, Hello, Message, Notice, Type, encode_frame
+from skerry.wire import (
+    MAX_PAYLOAD,
+    MAX_START,
+    Decoder,
+    Failure,
+    FieldError,
+    Frame,
+    FrameError,
+    Hello,
+    Message,
+    Notice,
+    Start,
+    Type,
+    encode_frame,
+)
 
 WINDOW = 256 * 1024
 OUTBOX_SOFT = 1 << 20
@@ -81,16 +95,16 @@ class Session:
         REPLY if it `greets`, and at most `max_replies`; `input` says that channel 0 carries ours. `on_notice` allows
         notices and gets each; it raises FrameError for one that makes no sense.
 
-        Raises InvalidArgument for a message above the frame size, and the session's error if it has ended.
+        Raises TooLarge for a message above the frame size, and the session's error if it has ended.
         """
         if self.error is not None:
             raise _again(self.error)
         assert message.type is not None
+        payload = message.encode()
+        if len(payload) > MAX_PAYLOAD:
+            self._check_large(message, len(payload))
         self._last_id += 1
-        try:
-            self.queue(encode_frame(self._last_id, message.type, message.encode()))
-        except FrameError as error:
-            raise InvalidArgument("the request is above 1 MiB", hint="pass large data by stdin or as a file") from error
+        self.queue(encode_frame(self._last_id, message.type, payload))
         stream = self._streams[self._last_id] = Stream(
             self,
             self._last_id,
@@ -108,6 +122,17 @@ class Session:
             self._heard_at = self.loop.time()
             self._timer = self.loop.call_later(self._ping_after, self._check_alive, self._heard_at + self._ping_after)
         return stream
+
+    def _check_large(self, message: Message, size: int) -> None:
+        if not isinstance(message, Start):
+            raise TooLarge("the request is above 1 MiB", hint="pass large data by stdin or as a file")
+        if size > MAX_START:
+            raise TooLarge(
+                "the command line and its environment are above 2 MiB", hint="pass large data by stdin or as a file"
+            )
+        if self.hello is not None and self.hello.generation < 2:
+            hint = "start the sandbox again, or pass large data by stdin or as a file"
+            raise TooLarge("the command line is above 1 MiB, which this sandbox's agent does not take yet", hint=hint)
 
     def queue(self, data: bytes, *, soon: bool = False) -> None:
         """Add to what leaves with the next `flush`, or in the loop's next turn if `soon`."""

@@ -8,6 +8,8 @@ from enum import IntEnum
 from typing import NamedTuple
 
 MAX_PAYLOAD = 1 << 20
+MAX_START = (2 << 20) + (1 << 16)
+"""The payload of a START: the kernel takes 2 MiB of arguments and environment. Agents from generation 2 on take it."""
 INPUT_WINDOW = 256 * 1024
 """What a client may send on channel 0 before the agent's first CREDIT."""
 
@@ -74,9 +76,9 @@ class Frame(NamedTuple):
 
 
 def encode_frame(stream: int, type: int, payload: bytes = b"", flags: int = 0) -> bytes:
-    """Raises FrameError for a payload above MAX_PAYLOAD."""
+    """Raises FrameError for a payload above MAX_PAYLOAD, of a START above MAX_START."""
     if len(payload) > MAX_PAYLOAD:
-        raise FrameError(f"payload of {len(payload)} bytes is above {MAX_PAYLOAD}")
+        _check_large(len(payload), type)
     return _HEADER.pack(len(payload), stream, type, flags, 0) + payload
 
 
@@ -104,15 +106,21 @@ def parse_credit(payload: bytes) -> int:
 
 
 def parse_header(buffer: bytes | bytearray | memoryview, position: int = 0) -> tuple[int, int, int, int]:
-    """Payload length, stream, type and flags of the frame at `position`. Raises FrameError above MAX_PAYLOAD."""
+    """Payload length, stream, type and flags of the frame at `position`. Raises FrameError as `encode_frame` does."""
     length, stream, type, flags, _ = _HEADER.unpack_from(buffer, position)
     if length > MAX_PAYLOAD:
-        raise FrameError(f"frame of {length} bytes is above {MAX_PAYLOAD}")
+        _check_large(length, type)
     return length, stream, type, flags
 
 
+def _check_large(length: int, type: int) -> None:
+    limit = MAX_START if type == Type.START else MAX_PAYLOAD
+    if length > limit:
+        raise FrameError(f"frame of {length} bytes is above {limit}")
+
+
 class Decoder:
-    """Cuts a byte stream into frames; holds at most one frame and what was fed last."""
+    """Cuts what an agent sends into frames; holds at most one frame and what was fed last."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()

@@ -9,7 +9,7 @@ from skerry.wire.codec import Message, message, tag
 from skerry.wire.fields import FieldError
 from skerry.wire.frames import Decoder, FrameError, Type
 
-GENERATION = 1
+GENERATION = 2
 
 LAST_WORDS_LIMIT = 2 << 20
 """The most of a file of last words that is worth reading: one frame fits well within."""

@@ -23,7 +23,7 @@ from skerry.providers.local.locks import FileLock
 from skerry.providers.local.store import Store
 from skerry.providers.local.trees import remove_tree
 
-LAYOUT = "1"
+LAYOUT = "2"
 """Part of the layer's name; raised when what is built below changes."""
 
 CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
@@ -40,20 +40,21 @@ _COPIED = (
     "alternatives ld.so.cache ld.so.conf ld.so.conf.d nsswitch.conf localtime timezone services protocols rpc "
     "mime.types profile profile.d bash.bashrc inputrc terminfo magic magic.mime os-release debian_version lsb- "
     "release locale.alias locale.conf default/locale ssl/openssl.cnf ssl/certs/ca-certificates.crt host.conf "
-    "gai.conf python3 python3.11 python3.12 python3.13 perl java-17-openjdk java-21-openjdk fonts vim nanorc skel"
+    "gai.conf python3 python3.11 python3.12 python3.13 perl java-17-openjdk java-21-openjdk fonts vim nanorc skel "
+    "adduser.conf deluser.conf login.defs default/useradd shells"
 ).split()
 _WATCHED = ("ld.so.cache", "alternatives", "localtime", "ssl/certs/ca-certificates.crt", "os-release", "nsswitch.conf")
 _SYSTEM_LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 
-_PASSWD = """root:x:0:0:root:/root:/bin/bash
-daemon:x:1:1:daemon:/usr/sbin:/usr/sbin/nologin
-bin:x:2:2:bin:/bin:/usr/sbin/nologin
-sys:x:3:3:sys:/dev:/usr/sbin/nologin
-mail:x:8:8:mail:/var/mail:/usr/sbin/nologin
-www-data:x:33:33:www-data:/var/www:/usr/sbin/nologin
-_apt:x:42:65534::/nonexistent:/usr/sbin/nologin
-nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin
-user:x:1000:1000:user:/home/user:/bin/bash
+_PASSWD = """root:*:0:0:root:/root:/bin/bash
+daemon:*:1:1:daemon:/usr/sbin:/usr/sbin/nologin
+bin:*:2:2:bin:/bin:/usr/sbin/nologin
+sys:*:3:3:sys:/dev:/usr/sbin/nologin
+mail:*:8:8:mail:/var/mail:/usr/sbin/nologin
+www-data:*:33:33:www-data:/var/www:/usr/sbin/nologin
+_apt:*:42:65534::/nonexistent:/usr/sbin/nologin
+nobody:*:65534:65534:nobody:/nonexistent:/usr/sbin/nologin
+user:*:1000:1000:user:/home/user:/bin/bash
 """
 _GROUP = """root:x:0:
 daemon:x:1:
@@ -65,10 +66,19 @@ mail:x:8:
 www-data:x:33:
 shadow:x:42:
 staff:x:50:
+users:x:100:
 nogroup:x:65534:
 user:x:1000:
 """
+_PAM = """# For every program that asks: passwd, chfn, su … The sandbox's root needs no password.
+auth sufficient pam_rootok.so
+auth required pam_unix.so
+account required pam_permit.so
+password required pam_unix.so yescrypt
+session required pam_permit.so
+"""
 _FILES = {
+    "etc/pam.d/other": _PAM,
     "etc/passwd": _PASSWD,
     "etc/group": _GROUP,
     "etc/hosts": "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n",
@@ -79,6 +89,7 @@ _FILES = {
 _DIRECTORIES = {
     "": 0o755,
     "etc": 0o755,
+    "etc/pam.d": 0o755,
     "usr": 0o755,
     "proc": 0o555,
     "sys": 0o555,
@@ -91,6 +102,7 @@ _DIRECTORIES = {
     "var/log": 0o755,
     "var/cache": 0o755,
     "var/lib": 0o755,
+    "var/mail": 0o2775,
     "root": 0o700,
     "home": 0o755,
     "opt": 0o755,
@@ -100,6 +112,8 @@ _DIRECTORIES = {
     ".skerry": 0o755,
 }
 _USER_DIRECTORIES = ("home/user", "workspace")
+_MAIL = 8
+"""The group whose programs deliver mail; `useradd` and `adduser` make a file for each user there."""
 
 
 @cache
@@ -216,6 +230,7 @@ def _fill(root: Path) -> None:
     for name in _USER_DIRECTORIES:
         (root / name).mkdir()
         os.chown(root / name, 1000, 1000)
+    os.chown(root / "var/mail", 0, _MAIL)
     for name in _SYSTEM_LINKS:
         if os.path.islink(f"/{name}"):
             (root / name).symlink_to(os.readlink(f"/{name}"))

@@ -142,10 +142,20 @@ class ExecConformance(Conformance):
         """langchain-ai/deepagents#1402: 100 kB in one argument must not be cut or die."""
         assert (await sandbox.exec(["printf", "%s", "x" * 100_000])).stdout_bytes == b"x" * 100_000
 
+    async def test_a_command_line_up_to_the_kernel_s_limit_arrives(self, sandbox: AsyncSandbox) -> None:
+        """2 MiB of arguments and variables together: some tools pass whole files as arguments."""
+        arguments = ["x" * 100_000] * 12
+        variables = {f"V{number}": "y" * 60_000 for number in range(10)}
+        result = await sandbox.exec(["sh", "-c", "echo $# ${#12} ${#V9}", "sh", *arguments], env=variables)
+        assert result.stdout == "12 100000 60000\n"
+        process = await sandbox.processes.spawn(["sh", "-c", "echo $#", "sh", *arguments])
+        assert (await process.wait()).stdout == "12\n"
+
     async def test_a_command_line_beyond_the_kernel_s_limit_is_an_error(self, sandbox: AsyncSandbox) -> None:
         """What the kernel refuses is an error, and the sandbox goes on."""
-        with pytest.raises(SkerryError):
-            await sandbox.exec(["echo", "x" * 3_000_000])
+        for arguments in (["x" * 3_000_000], ["x" * 200_000], ["x" * 100_000] * 21):
+            with pytest.raises(SkerryError):
+                await sandbox.exec(["echo", *arguments])
         assert (await sandbox.exec("true")).ok
 
     async def test_a_command_runs_as_the_sandbox_s_user(self, sandbox: AsyncSandbox) -> None:
@@ -154,8 +164,10 @@ class ExecConformance(Conformance):
 
     async def test_an_unknown_user_is_refused(self, sandbox: AsyncSandbox) -> None:
         """A command must not run as somebody else because the user is not there."""
-        with pytest.raises(SkerryError):
+        with pytest.raises(SkerryError, match="nobody-of-that-name"):
             await sandbox.exec("id -un", user="nobody-of-that-name")
+        with pytest.raises(SkerryError, match="nobody-of-that-name"):
+            await sandbox.files.read("/etc/passwd", user="nobody-of-that-name")
 
     async def test_the_result_says_how_long_it_took(self, sandbox: AsyncSandbox) -> None:
         """Duration is the command's own, measured where it ran."""
