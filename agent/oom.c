@@ -15,6 +15,7 @@
 #include "tree.h"
 
 #define SHELLS_KILL (128 + SIGKILL) /* what a shell makes of a program that was killed */
+#define VICTIM_KB (16 * 1024)       /* what fills a sandbox is larger than a shell or a small script */
 
 /* -1 where there is no counter. Both memory.oom_control and memory.events have a line "oom_kill N". */
 static int64_t count(void)
@@ -55,8 +56,11 @@ bool oom_suspected(const struct proc *p)
     return p->orphans_killed || (WIFSIGNALED(status) ? WTERMSIG(status) == SIGKILL : WEXITSTATUS(status) == SHELLS_KILL);
 }
 
+/* A living tree shows only those of its processes that live, so a small one could seem to be the largest. */
 static bool is_largest(const struct proc *p)
 {
+    if (p->peak < VICTIM_KB)
+        return false;
     for (const struct proc *q = agent.procs; q; q = q->next)
         if (q != p && q->oom_open && alive(q) && q->supervisor && tree_peak(q->supervisor) > p->peak)
             return false;

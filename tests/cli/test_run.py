@@ -55,6 +55,12 @@ def test_out_of_memory_exits_137(skerry: Skerry) -> None:
     done = skerry("run", "--memory", "64MiB", "--", "python3", "-c", eater)
     assert done.code == 137
     assert "(OUT_OF_MEMORY)" in done.err
+    for code in (137, 3):
+        shell = f'python3 -c "{eater}"; exit {code}'
+        done = skerry("run", "--memory", "64MiB", "--", "sh", "-c", shell)
+        assert (done.code, "(OUT_OF_MEMORY)" in done.err) == (code, True)
+    data = skerry("run", "--memory", "64MiB", "-o", "json", "--", "sh", "-c", shell).json
+    assert (data["status"], data["exit_code"], data["oom_killed"]) == ("out_of_memory", 3, True)
 
 
 def test_stdin_is_piped_through(skerry: Skerry) -> None:

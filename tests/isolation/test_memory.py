@@ -83,6 +83,13 @@ def test_a_kill_for_memory_is_not_blamed_on_the_commands_beside_it(box: Sandbox)
             assert (result.status, result.exit_code, result.oom_killed) == ("exited", 1, False)
     background.kill()
     assert not background.wait().oom_killed
+    carries_on = box.processes.spawn(f"python3 -c '{EAT}'; echo killed; read line", stdin=True)
+    while b"killed" not in carries_on.output().stdout:
+        pass
+    meanwhile = box.code_run("import sys; sys.exit(1)")
+    assert (meanwhile.status, meanwhile.oom_killed) == ("exited", False)
+    carries_on.write_stdin("\n")
+    assert carries_on.wait().oom_killed
     after = box.exec("exit 137")
     assert (after.status, after.exit_code, after.oom_killed) == ("exited", 137, False)
 

@@ -194,6 +194,10 @@ def _print_processes(processes: list[ProcessInfo], *, output: Format) -> None:
 
 
 def _status(process: ProcessInfo) -> str:
+    from skerry.core.models import ExecStatus
+
+    if process.status is ExecStatus.OUT_OF_MEMORY:
+        return "out of memory"
     if process.exit_code is not None:
         return f"exited {process.exit_code}"
     return f"signal {process.signal}" if process.signal is not None else process.status.value

@@ -23,6 +23,8 @@ def test_a_command_runs_and_its_result_is_exact(owner: httpx2.Client, box: str) 
         json={"command": "cat; echo $A $PWD", "stdin_base64": "AAEC", "env": {"A": "b"}, "cwd": "/tmp"},
     ).json()
     assert echoed["stdout"] == "\0\1\2b /tmp\n"
+    long = ["sh", "-c", "echo $#", "sh", *["x" * 100_000] * 12]
+    assert owner.post(f"/v1/sandboxes/{box}/exec", json={"command": long}).json()["stdout"] == "12\n"
 
 
 def test_errors_of_commands_are_problems_that_carry_the_result(owner: httpx2.Client, box: str) -> None:
