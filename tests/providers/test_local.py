@@ -360,7 +360,7 @@ def test_a_full_disk_is_its_own_error_and_leaves_nothing(
     monkeypatch.setenv("SKERRY_STORAGE", kind)
     home = tmp_path / "small"
     home.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(home)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size},mode=700", "tmpfs", str(home)], check=True)
     engine = Engine(home)
     try:
         first = engine.create(SandboxSpec())
@@ -385,7 +385,7 @@ def test_a_full_disk_is_its_own_error_and_leaves_nothing(
 def test_a_home_without_room_for_a_pool_is_a_full_disk(tmp_path: Path) -> None:
     home = tmp_path / "tiny"
     home.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(home)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m,mode=700", "tmpfs", str(home)], check=True)
     try:
         with pytest.raises(errors.DiskFull, match="at least"):
             Engine(home).create(SandboxSpec())

@@ -160,7 +160,7 @@ def test_a_snapshot_above_the_limit_is_not_restored(make: Callable[..., Engine])
 
 def test_a_disk_full_in_the_middle_of_a_snapshot_leaves_nothing_of_it(make: Callable[..., Engine], home: Path) -> None:
     home.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=60M", "none", str(home)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=60M,mode=700", "none", str(home)], check=True)
     try:
         engine = make("directory")
         record, sandbox = create(engine)

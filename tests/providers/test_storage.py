@@ -37,6 +37,43 @@ def box(engine: Engine, **options: object) -> Sandbox:
     return Sandbox.create(LocalProvider(engine), **options)  # type: ignore[arg-type]
 
 
+# -- who may write to it
+
+
+@pytest.mark.parametrize(("owner", "mode"), [(12345, 0o700), (12345, 0o755), (0, 0o777), (0, 0o1777), (0, 0o770)])
+def test_a_home_that_others_can_change_is_refused(own_home: Path, owner: int, mode: int) -> None:
+    own_home.mkdir()
+    os.chown(own_home, owner, owner)
+    own_home.chmod(mode)
+    with pytest.raises(errors.ProviderUnavailable, match=f"SKERRY_HOME {own_home} ") as caught:
+        Engine(own_home).create(SandboxSpec())
+    assert "set SKERRY_HOME" in caught.value.hint
+    assert os.listdir(own_home) == []
+    os.chown(own_home, 0, 0)
+    own_home.chmod(0o755)  # who may only look is kept out of what is in it
+    Engine(own_home).prepare()
+
+
+def test_a_link_to_a_home_that_others_can_change_is_refused(own_home: Path, tmp_path: Path) -> None:
+    own_home.mkdir()
+    link = tmp_path / "link"
+    link.symlink_to(own_home)
+    Engine(link).prepare()
+    os.chown(link, 12345, 12345, follow_symlinks=False)
+    with pytest.raises(errors.ProviderUnavailable, match="belongs to user 12345"):
+        Engine(link).prepare()
+
+
+def test_programs_and_devices_in_the_pool_are_none_to_the_machine(ready: Engine) -> None:
+    wanted = os.ST_NOSUID | os.ST_NODEV
+    assert os.statvfs(ready.storage.root).f_flag & wanted == wanted
+    remount = ["mount", "-o", "remount,bind,noatime,suid,dev", str(ready.storage.root)]
+    with box(ready) as sandbox:
+        subprocess.run(remount, check=True)  # as another version of Skerry may have left it
+        assert os.statvfs(ready.storage.root).f_flag & wanted == wanted  # by the next use
+        assert sandbox.exec("echo on").stdout == "on\n"
+
+
 # -- limits
 
 

@@ -28,7 +28,9 @@ _SMALL_POOL = 8 << 30
 """Below, data and metadata share their room: a small pool full of data would have none left for the metadata it takes
 to delete some of it."""
 # The account of what a tree holds is as old as the last commit: 5 s at most. Deleted files give their space back.
-_MOUNT_OPTIONS = "loop,noatime,commit=5,discard=async"
+_MOUNT_OPTIONS = "loop,noatime,nosuid,nodev,commit=5,discard=async"
+_SAFE = os.ST_NOSUID | os.ST_NODEV
+"""What sandboxes wrote has the ids 0 and 1000 there: to the machine it must be no program of root's, and no device."""
 _RESERVE = 16 << 20
 """Of the disk under a pool: when that is full, the pool fails as a whole, so nothing new begins near the end."""
 _START_ROOM = 4 << 20
@@ -160,7 +162,7 @@ class PoolStorage(BtrfsStorage):
         except FileNotFoundError:
             return False
         # without accounts: whoever mounted it is about to enable them, or has died at it
-        return super().ready() and self._has_limits() and not _is_read_only(self.root)
+        return super().ready() and self._has_limits() and os.statvfs(self.root).f_flag & (_SAFE | os.ST_RDONLY) == _SAFE
 
     def make_ready(self) -> None:
         if os.path.ismount(self.root):
@@ -170,6 +172,8 @@ class PoolStorage(BtrfsStorage):
                 _run("umount", str(self.root))
         if not os.path.ismount(self.root):
             self._mount()
+        if os.statvfs(self.root).f_flag & _SAFE != _SAFE:  # mounted by an older Skerry
+            _run("mount", "-o", "remount,bind,noatime,nosuid,nodev", str(self.root))
         if _is_read_only(self.root):
             raise ProviderUnavailable(
                 f"the storage pool {self.image} has become read-only: its disk was full, or an error was found",

@@ -24,6 +24,7 @@ import os
 import random
 import re
 import secrets
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -95,6 +96,7 @@ class Store:
         try:
             # 0700: files a sandbox's root makes setuid must be out of reach for the machine's other users
             self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _require_own(self.home)
             for path in (RUN, ROOT, EMPTY):
                 path.mkdir(mode=0o755, exist_ok=True)
             for path in (USERNS, NETNS):
@@ -317,6 +319,24 @@ def _target(link: Path) -> str | None:
         return os.readlink(link)
     except FileNotFoundError:
         return None
+
+
+def _require_own(home: Path) -> None:
+    """Whoever can change a home, or a link to it, has the machine's root use what is put there.
+
+    Raises ProviderUnavailable, OSError.
+    """
+    link, info = home.lstat(), home.stat()
+    if link.st_uid or info.st_uid:
+        raise ProviderUnavailable(
+            f"SKERRY_HOME {home} belongs to user {info.st_uid or link.st_uid}, who could change what root keeps there",
+            hint=f"chown root {home} if nobody else has written to it, or set SKERRY_HOME",
+        )
+    if info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise ProviderUnavailable(
+            f"SKERRY_HOME {home} can be written by others than root (mode {stat.S_IMODE(info.st_mode):04o})",
+            hint=f"chmod 700 {home} if nobody else has written to it, or set SKERRY_HOME",
+        )
 
 
 def _taken(spec: SandboxSpec) -> Conflict:
