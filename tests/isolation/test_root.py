@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -197,6 +198,35 @@ def test_a_volume_does_not_follow_a_link_to_the_agent_s_place(volumes: list[str]
                 assert not saved.files.exists("/taken")
         finally:
             sandbox.snapshots.delete(snapshot.id)
+
+
+# -- what overlayfs notes in a layer
+
+
+@pytest.fixture
+def other_defaults() -> Iterator[None]:
+    """A kernel whose overlays note renamed directories and changed modes instead of copying."""
+    settings = [Path("/sys/module/overlay/parameters") / name for name in ("redirect_dir", "metacopy")]
+    before = [path.read_text() for path in settings]
+    try:
+        for path in settings:
+            path.write_text("Y")
+        yield
+    finally:
+        for path, value in zip(settings, before, strict=True):
+            path.write_text(value)
+
+
+def test_a_layer_holds_whole_files_whatever_the_kernel_s_defaults(other_defaults: None) -> None:
+    """A note could lead to any other place of a layer, and no archive can hold it."""
+    engine = Engine()
+    with Sandbox.create(timeout=600) as sandbox:
+        moved = "import os; os.chmod('/etc/passwd', 0o600); os.rename('/opt', '/elsewhere')"
+        assert "Invalid cross-device link" in sandbox.exec(["python3", "-c", moved], user="root").stderr
+        assert "resource busy" in sandbox.exec("mv -T /.skerry /elsewhere", user="root").stderr
+        copied = engine.upper(sandbox.id) / "u/etc/passwd"
+        assert "trusted.overlay.metacopy" not in os.listxattr(copied)
+        engine.states.export(sandbox.id, io.BytesIO(), None, None)
 
 
 # -- a first process that is not the agent
