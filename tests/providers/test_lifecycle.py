@@ -524,6 +524,39 @@ def test_a_sandbox_that_ends_without_good_words_has_failed(engine: Engine, words
     assert engine.get(sandbox_id).state is State.FAILED
 
 
+def test_last_words_are_heard_where_an_earlier_skerry_had_them(engine: Engine) -> None:
+    sandbox_id = engine.create(SandboxSpec(auto_stop=600.0)).id
+    init = engine.store.read(sandbox_id).init
+    assert init is not None
+    init.kill(PATIENCE)
+    words = LastWords(reason="idle", at_ms=round(time.time() * 1000), env_count=1, env=(b"A=1",))
+    old = engine.store.directory(sandbox_id) / "words"
+    old.write_bytes(encode_frame(0, Type.WORDS, words.encode()))
+    assert engine.get(sandbox_id).state is State.STOPPED
+    assert engine.store.read(sandbox_id).env == {"A": "1"}
+    engine.lifecycle.start(sandbox_id)
+    assert not old.exists()  # it is not heard again
+
+
+@pytest.mark.parametrize("home", ["pool", "directory"], indirect=True)
+def test_last_words_take_no_room_when_a_sandbox_has_stopped(engine: Engine) -> None:
+    sandbox_id = engine.create(SandboxSpec(auto_stop=600.0)).id
+    file = ending.words_file(engine.store, sandbox_id)
+    assert file.stat().st_size == 0
+    engine.lifecycle.stop(sandbox_id, 0)
+    assert not file.parent.exists()
+    engine.lifecycle.start(sandbox_id)
+    connect(engine, sandbox_id).env.set("A", "1")
+    engine.lifecycle.stop(sandbox_id, 0)
+    assert engine.store.read(sandbox_id).env == {"A": "1"}
+    engine.storage.create(file.parent, None)
+    engine.destroy(sandbox_id)
+    assert not file.parent.exists()
+    engine.storage.create(file.parent, None)  # as a crash may leave it
+    engine.sweep()
+    assert not file.parent.exists()
+
+
 def test_inactivity_that_was_not_asked_for_is_not_believed(engine: Engine) -> None:
     sandbox_id = engine.create(SandboxSpec()).id
     words = LastWords(reason="idle", at_ms=round(time.time() * 1000))

@@ -39,7 +39,7 @@ def words_file(store: Store, sandbox_id: str) -> Path:
 
 
 def old_words_file(store: Store, sandbox_id: str) -> Path:
-    """The same, of an agent that was started by Skerry 0.1."""
+    """The same, of an agent that an earlier Skerry started."""
     return store.directory(sandbox_id) / "words"
 
 
