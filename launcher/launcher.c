@@ -4,7 +4,7 @@
  * Python process cannot enter namespaces without taking all its threads along, and because this is the hot path of create.
  *
  *   launcher parent=PID ids=BASE userns=FILE netns=FILE log=FILE [mask=DIR] [join=FILE …] lower=DIR … upper=DIR scratch=DIR root=DIR empty=DIR
- *            [share=PATH:SOURCE …] [bind=PATH:SOURCE …] [volume=rw|ro:LENGTH:PATH:LENGTH:SUBPATH:SOURCE …] [inotify=N] [files=N]
+ *            agent=PATH:SOURCE [share=PATH:SOURCE …] [bind=PATH:SOURCE …] [volume=rw|ro:LENGTH:PATH:LENGTH:SUBPATH:SOURCE …] [inotify=N] [files=N]
  *            [oom=FILE:FD] [words=FILE:FD] [go=FD] [unsynced=1] -- RUNTIME ARG …
  *
  * parent   who started it: the launcher and the runtime die with that process
@@ -15,6 +15,8 @@
  * root     where the sandbox's root is mounted: the same place for all of them, each in its own mount namespace; the sandbox's
  *          root must be able to walk to it
  * empty    a directory with nothing in it: overlayfs wants two layers
+ * agent    SOURCE, the program that the runtime starts, read-only at PATH, a name in a directory of the root. Both are Skerry's own:
+ *          what the sandbox's files have there is replaced
  * share    SOURCE, a directory of the machine, without what is mounted below it, read-only at PATH in the root, as an overlay of the
  *          sandbox's own: its inodes are nobody else's, so neither locks nor inotify reach from one sandbox to another, or to the
  *          machine
@@ -68,8 +70,7 @@ int mount(const char *source, const char *target, const char *type, unsigned lon
 
 /* A directory or file of the machine in the sandbox; tree: its mount, in no place yet. */
 struct part {
-    char *path;
-    const char *source;
+    char *path, *source;
     int shared, tree;
 };
 
@@ -85,7 +86,7 @@ struct plan {
     int lowers;
     const char *join[MAX_JOINS];
     int joins;
-    struct part part[MAX_PARTS];
+    struct part agent, part[MAX_PARTS];
     int parts;
     char *volume[MAX_VOLUMES];
     int volumes;
@@ -366,7 +367,7 @@ static int overlaid(const char *source, const char *empty, unsigned attributes) 
     int fs = syscall(SYS_fsopen, "overlay", FSOPEN_CLOEXEC);
     if (fs < 0) die("fsopen");
     if (chdir(source)) die("chdir %s", source);
-    const char *const options[][2] = {{"source", "overlay"}, {"lowerdir", lower}, {"redirect_dir", "off"}, {"metacopy", "off"}};
+    const char *const options[][2] = {{"source", "overlay"}, {"lowerdir", lower}, {"redirect_dir", "nofollow"}, {"metacopy", "off"}};
     for (size_t i = 0; i < sizeof options / sizeof *options; i++)
         if (syscall(SYS_fsconfig, fs, FSCONFIG_SET_STRING, options[i][0], options[i][1], 0)) die("%s of %s", options[i][0], source);
     if (syscall(SYS_fsconfig, fs, FSCONFIG_CMD_CREATE, NULL, NULL, 0)) die("overlay of %s", source);
@@ -385,7 +386,20 @@ static int bound(const char *source) {
     return tree;
 }
 
+/* The agent alone, of an overlay of the directory it is in. To be copied a mount needs a place, and the root is not there yet. */
+static int open_agent(const struct plan *plan) {
+    char path[4096];
+    char *name = strrchr(plan->agent.source, '/');
+    if (!name || snprintf(path, sizeof path, "%s%s", plan->root, name) >= (int)sizeof path)
+        errno = EINVAL, die("agent %s", plan->agent.source);
+    *name = 0;
+    int tree = overlaid(plan->agent.source, plan->empty, MOUNT_ATTR_RDONLY | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOSUID);
+    attach(tree, open_directory(plan->root), plan->root);
+    return bound(path);
+}
+
 static void open_parts(struct plan *plan) {
+    plan->agent.tree = open_agent(plan);
     for (int i = 0; i < plan->parts; i++) {
         struct part *part = &plan->part[i];
         part->tree = part->shared ? overlaid(part->source, plan->empty, MOUNT_ATTR_RDONLY | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOSUID) : bound(part->source);
@@ -401,6 +415,29 @@ static int within_another(const struct plan *plan, int number) {
     return 0;
 }
 
+/* What is no directory in the agent's place goes, and so does what is no file in that. */
+static void mount_agent(const struct plan *plan, int root) {
+    char directory[256];
+    const char *name = strrchr(plan->agent.path, '/');
+    if (snprintf(directory, sizeof directory, "%.*s", (int)(name - plan->agent.path), plan->agent.path) >= (int)sizeof directory)
+        errno = ENAMETOOLONG, die("agent %s", plan->agent.path);
+    act_as(plan->ids);
+    if (unlinkat(root, directory + 1, 0) && errno != ENOENT && errno != EISDIR) die("replace %s", directory);
+    int place = open_own(root, directory, plan->ids);
+    act_as(plan->ids);
+    struct stat info;
+    if (fstatat(place, name + 1, &info, AT_SYMLINK_NOFOLLOW) || !S_ISREG(info.st_mode)) {
+        if (unlinkat(place, name + 1, 0) && errno != ENOENT && (errno != EISDIR || unlinkat(place, name + 1, AT_REMOVEDIR)))
+            refuse("%s in the sandbox's files is a directory that is not empty", plan->agent.path);
+        if (mknodat(place, name + 1, S_IFREG | 0644, 0)) die("make %s in the sandbox", plan->agent.path);
+    }
+    act_as(0);
+    int target = open_inside(place, name, 0, 0);
+    if (target < 0) die("open %s in the sandbox", plan->agent.path);
+    attach(plan->agent.tree, target, plan->agent.path);
+    close(place);
+}
+
 static void mount_parts(const struct plan *plan, int root) {
     static const char *const runtimes[] = {"/proc", "/sys", "/dev"};
     for (size_t i = 0; i < sizeof runtimes / sizeof *runtimes; i++) close(open_own(root, runtimes[i], plan->ids));
@@ -410,6 +447,7 @@ static void mount_parts(const struct plan *plan, int root) {
         if (target < 0) die("open %s in the sandbox", part->path);
         attach(part->tree, target, part->path);
     }
+    mount_agent(plan, root);
 }
 
 /* The runtime binds devices of the machine into the sandbox. Here it finds them with inodes of the sandbox's own. It remounts them,
@@ -489,11 +527,16 @@ static void leave_open(char *file, int flags) {
     open_as(file, flags | O_NOFOLLOW, number);
 }
 
-static void add_part(struct plan *plan, char *text, int shared) {
+static struct part part_of(char *text, int shared) {
     char *source = strchr(text, ':');
-    if (*text != '/' || !source || plan->parts == MAX_PARTS) errno = EINVAL, die("part %s", text);
+    if (*text != '/' || !source) errno = EINVAL, die("part %s", text);
     *source++ = 0;
-    plan->part[plan->parts++] = (struct part){.path = text, .source = source, .shared = shared, .tree = -1};
+    return (struct part){.path = text, .source = source, .shared = shared, .tree = -1};
+}
+
+static void add_part(struct plan *plan, char *text, int shared) {
+    if (plan->parts == MAX_PARTS) errno = E2BIG, die("part %s", text);
+    plan->part[plan->parts++] = part_of(text, shared);
 }
 
 static int matches(const char *argument, const char *name, const char **value) {
@@ -526,6 +569,7 @@ static char **parse(int argc, char **argv, struct plan *plan) {
         else if (matches(argv[i], "go", &value)) plan->go = atoi(value);
         else if (matches(argv[i], "unsynced", &value)) plan->unsynced = atoi(value);
         else if (matches(argv[i], "files", &value)) plan->files = strtoul(value, NULL, 10);
+        else if (matches(argv[i], "agent", &value)) plan->agent = part_of(argv[i] + 6, 1);
         else if (matches(argv[i], "share", &value)) add_part(plan, argv[i] + 6, 1);
         else if (matches(argv[i], "bind", &value)) add_part(plan, argv[i] + 5, 0);
         else if (matches(argv[i], "volume", &value) && plan->volumes < MAX_VOLUMES) plan->volume[plan->volumes++] = argv[i] + 7;
@@ -541,7 +585,7 @@ static char **parse(int argc, char **argv, struct plan *plan) {
 int main(int argc, char **argv) {
     struct plan plan = {0};
     char **runtime = parse(argc, argv, &plan);
-    if (!*runtime || plan.ids < ID_COUNT || !plan.lowers || !plan.upper || !plan.scratch || !plan.root || !plan.empty || !plan.userns || !plan.netns)
+    if (!*runtime || plan.ids < ID_COUNT || !plan.lowers || !plan.upper || !plan.scratch || !plan.root || !plan.empty || !plan.agent.path || !plan.userns || !plan.netns)
         errno = EINVAL, die("usage");
     die_with(plan.parent);
     reserve(plan.oom), reserve(plan.words);

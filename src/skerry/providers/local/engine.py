@@ -29,7 +29,7 @@ from skerry.core.errors import (
     Unsupported,
 )
 from skerry.core.models import Event, Resources, SandboxInfo, SandboxSpec, State, Usage
-from skerry.providers.local import ending, fixtures, launch, network
+from skerry.providers.local import ending, launch, network
 from skerry.providers.local import record as records
 from skerry.providers.local.bases import Base, find_base
 from skerry.providers.local.cgroup import Cgroups
@@ -210,7 +210,6 @@ class Engine:
             lowers=tuple(self.store.home / layer for layer in record.lowers),
             upper=upper,
             words=ending.words_file(self.store, record.id),
-            agent=fixtures.agent(self.store),
             make=lambda: self.make_upper(record),
             make_words=lambda: self._make_words(record.id),
             volumes=self.volumes.attach(record),

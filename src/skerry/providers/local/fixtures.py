@@ -1,4 +1,4 @@
-"""What every root needs that is not this machine's own: a small read-only layer over a template's, and the agent.
+"""What every root needs that is not this machine's own: one small read-only layer over a template's layers.
 
 Mount points, the resolver of the sandbox's network, and the machine's public certificates: a root built elsewhere or
 long ago trusts whom this machine trusts now. The layer is made anew when these change; templates stay as they are.
@@ -12,7 +12,6 @@ import shutil
 from functools import cache
 from pathlib import Path
 
-from skerry.providers.local.host import binary
 from skerry.providers.local.hostlayer import CA_BUNDLE, build_layer
 from skerry.providers.local.store import Store
 
@@ -38,30 +37,15 @@ _USER = 1000
 
 def layer(store: Store) -> Path:
     """The directory of the layer, built if it is not there. Raises OSError."""
-    path = store.templates / f"fixtures-{_name(_look(CA_BUNDLE))}"
+    path = store.templates / f"fixtures-{_name(_look())}"
     if not path.is_dir():
         build_layer(path, _fill)
     return path
 
 
-def agent(store: Store) -> Path:
-    """A directory with the agent and nothing else, which every sandbox has at /.skerry. Raises OSError."""
-    program = Path(binary("agent"))
-    path = store.templates / f"agent-{_name(_look(program))}"
-    if not path.is_dir():
-        build_layer(path, lambda directory: _copy_agent(program, directory))
-    return path
-
-
-def _copy_agent(program: Path, directory: Path) -> None:
-    directory.chmod(0o755)
-    shutil.copyfile(program, directory / "agent")
-    (directory / "agent").chmod(0o755)
-
-
-def _look(path: Path) -> tuple[int, int] | None:
+def _look() -> tuple[int, int] | None:
     try:
-        info = path.stat()
+        info = CA_BUNDLE.stat()
     except OSError:
         return None
     return info.st_mtime_ns, info.st_size

@@ -20,7 +20,7 @@ from pathlib import Path
 from skerry.core.errors import Conflict, DiskFull, ProviderUnavailable, SandboxFailed, Timeout
 from skerry.core.handshake import hello_frame, parse_hello
 from skerry.providers.local import hostlayer
-from skerry.providers.local.bundle import configuration, open_file_limit
+from skerry.providers.local.bundle import AGENT, configuration, open_file_limit
 from skerry.providers.local.cgroup import Cgroups
 from skerry.providers.local.ending import idle_limit
 from skerry.providers.local.host import ProcessId, binary
@@ -30,7 +30,6 @@ from skerry.providers.local.store import EMPTY, NETNS, ROOT, USERNS, host_id
 from skerry.wire import Boot, Decoder, FrameError, Hello, Type, encode_frame
 
 READY_TIMEOUT = 30.0
-AGENT_DIRECTORY = "/.skerry"
 _REFUSED = "refused: "
 """What the launcher's word of something in the sandbox's own files begins with."""
 INOTIFY_INSTANCES = 128
@@ -111,8 +110,6 @@ class Disk:
     """Holds u/, the writable layer, and w/, overlayfs's own."""
     words: Path
     """A file, limited in size, for the agent's last words."""
-    agent: Path
-    """The directory that has the agent and nothing else."""
     make: Callable[[], None]
     """Makes the upper where it is not there yet; called while the launcher makes the namespaces."""
     make_words: Callable[[], None]
@@ -268,7 +265,7 @@ def _arguments(record: Record, layout: Layout, disk: Disk, runtime: tuple[str, s
         f"userns={USERNS}",
         f"netns={NETNS}",
         *(f"{part.how}={part.path}:{part.path}" for part in (hostlayer.parts() if record.host else ())),
-        f"share={AGENT_DIRECTORY}:{disk.agent}",
+        f"agent={AGENT}:{binary('agent')}",
         *(mount.argument() for mount in disk.volumes),
     ]
     if kind == "crun":
