@@ -196,14 +196,17 @@ static bool text(struct slice s, char *to, size_t size)
 /* False: there is no such user or group, and the client has been told. */
 static bool do_chown(struct fs *fs, const struct request *r, const char *path, struct slice owner, struct slice group, int *err)
 {
-    char name[NAME_SIZE] = "", group_name[NAME_SIZE] = "", message[NAME_SIZE + 32];
+    char name[NAME_SIZE] = "", group_name[NAME_SIZE] = "", message[USER_UNKNOWN_SIZE];
     struct user user = {.uid = (uid_t)-1};
     gid_t gid = (gid_t)-1;
     bool user_known = !owner.size || (text(owner, name, sizeof name) && user_find(name, &user));
     bool group_known = !group.size || (text(group, group_name, sizeof group_name) && group_find(group_name, &gid));
 
     if (!user_known || !group_known) {
-        snprintf(message, sizeof message, "no such %s: %s", user_known ? "group" : "user", user_known ? group_name : name);
+        if (user_known)
+            snprintf(message, sizeof message, "unable to find group %s: no matching entries in group file", group_name);
+        else
+            user_unknown(name, message);
         put_error(&fs->out, r->id, "INVALID_ARGUMENT", EINVAL, message);
         fs_send(fs);
         return false;

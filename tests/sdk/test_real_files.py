@@ -153,9 +153,9 @@ async def test_names_of_any_bytes(box: AsyncSandbox) -> None:
 async def test_a_user_or_group_that_is_missing_is_named(box: AsyncSandbox) -> None:
     await box.files.write("a", b"1")
     for call, words in (
-        (box.files.read("a", user="nobody-like-that"), "no such user: nobody-like-that"),
-        (box.files.chown("a", owner="nobody-like-that"), "no such user: nobody-like-that"),
-        (box.files.chown("a", group="none-like-that"), "no such group: none-like-that"),
+        (box.files.read("a", user="nobody-like-that"), "unable to find user nobody-like-that"),
+        (box.files.chown("a", owner="nobody-like-that"), "unable to find user nobody-like-that"),
+        (box.files.chown("a", group="none-like-that"), "unable to find group none-like-that"),
     ):
         with pytest.raises(InvalidArgument, match=words):
             await call
