@@ -7,11 +7,12 @@ import re
 import resource
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from skerry import Resources, Sandbox
+from skerry import ProcessNotFound, Resources, Sandbox
 from tests.isolation.conftest import host_works, still_works
 
 MEMORY = 256 << 20
@@ -138,7 +139,8 @@ def test_socket_buffers_stay_inside_the_memory_limit(target: Sandbox, neighbour:
         assert chunk.data.startswith(b"held"), chunk.data
         break
     assert socket_buffers() - before < MEMORY * 3 // 4
-    process.kill()
+    with suppress(ProcessNotFound):
+        process.kill()
     assert_all_well(target, neighbour)
 
 
