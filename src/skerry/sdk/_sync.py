@@ -1570,7 +1570,7 @@ class Sandbox:
     def stop(self, *, timeout: float = 10.0) -> SandboxInfo:
         """End what runs in it and keep its files and variables; it costs no memory and does not age until `start`.
 
-        Processes are asked to end (SIGTERM; terminals are hung up) and killed after `timeout` seconds.
+        Processes are asked to end (SIGTERM; terminals are hung up) and killed after `timeout` seconds, 120 at most.
 
         Raises SandboxNotFound, Conflict for one that has failed, Unsupported where the provider cannot.
         """
