@@ -1,6 +1,6 @@
 """Large answers and outputs: made a slice at a time, so that nobody else waits while that is done, and held by few.
 
-A slice takes about a millisecond of the event loop, and of one actor there is one slice at a time: however much
+A slice takes less than a millisecond of the event loop, and of one actor there is one slice at a time: however much
 somebody asks for at once, others wait for no more than that.
 """
 
@@ -27,9 +27,9 @@ from skerry.server.slots import OUTPUTS, Slots
 
 LARGE = 1 << 20
 """Bytes of a command's output that the server holds for any number of commands; past it there are few of an actor."""
-SLICE = 48 << 10
+SLICE = 24 << 10
 """Bytes or characters that are written at once; whole triples, as base64 needs them."""
-ITEMS = 50
+ITEMS = 20
 """Items of a list that are read or written at once."""
 _slices = Slots(each=1)
 

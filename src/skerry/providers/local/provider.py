@@ -84,8 +84,9 @@ class LocalProvider(
             await self._threads.create(lambda: made.append(self.engine.create(spec)))
         except asyncio.CancelledError:
             # Nobody will ever learn of it; but under a key it may be, or become, the answer to another create.
-            for record in made if spec.idempotency_key is None else ():
-                await self.destroy(record.id)
+            with anyio.CancelScope(shield=True):
+                for record in made if spec.idempotency_key is None else ():
+                    await self.destroy(record.id)
             raise
         return made[0].info()
 
@@ -253,8 +254,9 @@ class LocalProvider(
                 lambda: made.append(self.engine.states.import_(source, spec, key, stop.tell)), stop.set
             )
         except asyncio.CancelledError:
-            for record in made:  # nobody will ever learn of it
-                await self.destroy(record.id)
+            with anyio.CancelScope(shield=True):
+                for record in made:  # nobody will ever learn of it
+                    await self.destroy(record.id)
             raise
         return made[0].info()
 
