@@ -1149,4 +1149,32 @@ MUTANTS = [
         '    if found == ["nothing"]:\n',
         "tests/server/test_faults.py::test_a_damaged_database_is_refused_with_the_newest_backup_named",
     ),
+    Mutant(
+        "a name is looked for in projects that others share",
+        "src/skerry/server/projects.py",
+        "    mine: list[Project | None] = [] if found is None else [found]\n",
+        "    mine: list[Project | None] = [*visible(store, actor)]\n",
+        "tests/server/test_names.py::test_who_shares_a_project_takes_over_no_name",
+    ),
+    Mutant(
+        "whoever may write lets a sandbox end at once",
+        "src/skerry/server/permissions/streams.py",
+        "            return _WRITE if lives and not life.end and life.idle_ms is None else _DESTROY\n",
+        "            return _WRITE if not life.end and life.idle_ms is None else _DESTROY\n",
+        "tests/server/test_makers.py::test_nobody_else_ends_a_sandbox_by_its_deadline",
+    ),
+    Mutant(
+        "who made a sandbox is not asked for",
+        "src/skerry/server/access.py",
+        "    return noted is not None and noted.made_by == user.id\n",
+        "    return noted is not None\n",
+        "tests/server/test_makers.py::test_nobody_else_takes_or_drops_the_lease_of_a_sandbox",
+    ),
+    Mutant(
+        "a state brings the labels of a server",
+        "src/skerry/providers/local/states.py",
+        "        labels=spec.labels or labels,\n",
+        "        labels=spec.labels or about.labels,\n",
+        "tests/server/test_names.py::test_an_import_on_the_machine_belongs_to_nobody_there",
+    ),
 ]

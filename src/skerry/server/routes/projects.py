@@ -135,13 +135,15 @@ def _known(context: Context, who: Actor, asked: str) -> User:
     The same for a name that nobody has and for a stranger's: otherwise everybody could try out who has an account, and
     make people members who have not told them their id.
     """
-    hint = "ask them for their id, which `skerry whoami` shows"
-    missing = NotFound(f"you know no user {asked[:100]!r}", hint=hint)
+    if is_admin(who):
+        return context.store.users.find(asked)
+    hint = "ask them for their id, which `skerry whoami` shows them"
+    missing = NotFound(f"you share no project with a user {asked[:100]!r}", hint=hint)
     try:
         found = context.store.users.find(asked)
     except NotFound:
         raise missing from None
-    if found.id == asked or is_admin(who):
+    if found.id == asked:
         return found
     if who.user is None or not context.store.projects.share_one(who.user.id, found.id):
         raise missing
