@@ -9,11 +9,14 @@
 #include <unistd.h>
 
 #include "agent.h"
+#include "life.h"
 #include "proc.h"
 #include "tree.h"
 
 #define LOOK_MS 5000
 #define LOOK_MIN_MS 50
+#define TELL_AFTER_MS 1000 /* off the way of a request, and once for many of them */
+#define TELL_MS 5000
 
 static int64_t step(void)
 {
@@ -50,7 +53,7 @@ static bool busy(void)
 
 void idle_init(int64_t limit)
 {
-    agent.idle = (struct idle){.limit = limit, .active = agent.started, .looked = agent.started};
+    agent.idle = (struct idle){.limit = limit, .active = agent.started, .looked = agent.started, .told = agent.started};
     agent.idle.next = agent.started + step();
 }
 
@@ -73,8 +76,32 @@ void idle_set(int64_t limit)
 
 void idle_touch(void)
 {
-    if (agent.idle.limit)
-        agent.idle.active = now_ms();
+    agent.idle.active = now_ms();
+    idle_begun();
+}
+
+void idle_begun(void)
+{
+    struct idle *i = &agent.idle;
+
+    if (i->tell || agent.words_fd < 0)
+        return;
+    i->tell = now_ms() + TELL_AFTER_MS;
+    if (i->told_at && i->tell < i->told_at + TELL_MS)
+        i->tell = i->told_at + TELL_MS;
+}
+
+void idle_tell(void)
+{
+    struct idle *i = &agent.idle;
+
+    if (!i->tell || now_ms() < i->tell)
+        return;
+    int64_t what = busy() ? -1 : i->active;
+    i->tell = 0;
+    if (what != i->told && life_note(what))
+        i->told = what;
+    i->told_at = now_ms();
 }
 
 int64_t idle_for(void)
@@ -82,7 +109,14 @@ int64_t idle_for(void)
     return agent.idle.limit && !busy() ? now_ms() - agent.idle.active : 0;
 }
 
-int64_t idle_next_wake(void) { return agent.idle.limit ? agent.idle.next : -1; }
+int64_t idle_next_wake(void)
+{
+    struct idle *i = &agent.idle;
+
+    if (!i->limit)
+        return i->tell ? i->tell : -1;
+    return i->tell && i->tell < i->next ? i->tell : i->next;
+}
 
 bool idle_over(void)
 {
@@ -96,8 +130,10 @@ bool idle_over(void)
     /* A sum that falls is work too: some have ended that nobody waited for. */
     int64_t used = cpu_used(), change = llabs(used - i->cpu_us);
     bool computes = change * 100 >= (now - i->looked) * 1000; /* 1 % of one core */
-    if (busy() || computes || i->active > now)
+    if (busy() || computes || i->active > now) {
         i->active = now;
+        idle_begun();
+    }
     i->cpu_us = used;
     i->looked = now;
     i->next = now + step();

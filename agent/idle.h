@@ -5,12 +5,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Times are CLOCK_BOOTTIME, ms. Nothing is measured while `limit` is 0. */
+/* Times are CLOCK_BOOTTIME, ms. CPU time is not looked at while `limit` is 0. */
 struct idle {
-    int64_t limit;        /* inactive for so long: the sandbox ends */
-    int64_t active;       /* when it last was seen at work */
-    int64_t looked, next; /* the last look at its processes, and the next */
-    int64_t cpu_us;       /* what they had used then */
+    int64_t limit;         /* inactive for so long: the sandbox ends */
+    int64_t active;        /* when it last was seen at work */
+    int64_t looked, next;  /* the last look at its processes, and the next */
+    int64_t cpu_us;        /* what they had used then */
+    int64_t tell, told_at; /* when the host is told next, 0: nothing is new; and when it was last */
+    int64_t told;          /* `active` as it was told, -1: that it was at work */
 };
 
 /* From BOOT, before anything has run. */
@@ -19,9 +21,13 @@ void idle_init(int64_t limit);
 void idle_set(int64_t limit);
 /* Work was done just now. */
 void idle_touch(void);
+/* Work may have begun: see whether the host is to be told. */
+void idle_begun(void);
+/* Tells the host, if it is time to, whether the sandbox is at work or when it last was. */
+void idle_tell(void);
 /* ms without work; 0 while nothing is measured. */
 int64_t idle_for(void);
-/* When to look next, -1: never. */
+/* When to look or to tell next, -1: never. */
 int64_t idle_next_wake(void);
 /* Looks if it is time to; whether the limit is reached. */
 bool idle_over(void);

@@ -105,17 +105,30 @@ const char *life_over(void)
     return idle_over() ? "idle" : NULL;
 }
 
-static void compose(struct buf *b, const char *reason, bool with_env)
+static void compose(struct buf *b, const char *reason, int64_t at, bool with_env)
 {
     size_t mark = frame_begin(b, 0, T_WORDS, 0);
 
     put_text(b, 1, reason);
-    put_int(b, 2, wall_ms());
+    put_int(b, 2, at);
     if (with_env)
         put_int(b, 3, (int64_t)agent.env.count);
     for (size_t i = 0; with_env && i < agent.env.count; i++)
         put_text(b, 4, agent.env.list[i]);
     frame_end(b, mark);
+}
+
+/* Both reasons have the same length: a note takes the place of the one before as a whole. */
+bool life_note(int64_t active)
+{
+    struct buf b = {0};
+
+    compose(&b, active < 0 ? "at_work" : "at_rest", wall_ms() - (active < 0 ? 0 : now_ms() - active), false);
+    signal(SIGXFSZ, SIG_IGN); /* a limit of file sizes is no reason to die of */
+    bool done = !b.failed && pwrite(agent.words_fd, buf_front(&b), buf_size(&b), 0) == (ssize_t)buf_size(&b);
+    signal(SIGXFSZ, SIG_DFL);
+    buf_free(&b);
+    return done;
 }
 
 _Static_assert(ENV_LIMIT + 4096 < MAX_PAYLOAD, "an environment fits in a frame");
@@ -126,9 +139,11 @@ void life_last_words(const char *reason)
     if (agent.words_fd < 0)
         return;
     signal(SIGXFSZ, SIG_IGN); /* a limit of file sizes is no reason to die of */
+    if (ftruncate(agent.words_fd, 0) < 0) /* of a note */
+        return;
     for (int with_env = 1; with_env >= 0; with_env--) {
         struct buf b = {0};
-        compose(&b, reason, with_env);
+        compose(&b, reason, wall_ms(), with_env);
         bool done = !b.failed && pwrite(agent.words_fd, buf_front(&b), buf_size(&b), 0) == (ssize_t)buf_size(&b);
         buf_free(&b);
         if (done || ftruncate(agent.words_fd, 0) < 0)

@@ -15,6 +15,8 @@ void life_terminate(void);
 int64_t life_next_wake(void);
 /* Why the sandbox ends now, NULL: it does not. */
 const char *life_over(void);
+/* Tells the host that the sandbox is at work (-1), or when it last was; whether that could be written. */
+bool life_note(int64_t active);
 /* Tells the host why it ends and what the environment was. */
 void life_last_words(const char *reason);
 

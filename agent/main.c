@@ -261,6 +261,7 @@ int main(int argc, char **argv)
         procs_run_timers();
         files_look();
         conns_flush();
+        idle_tell();
         if (!prepared && agent.greeted) { /* only now: whoever waits for the sandbox has its answer */
             files_init();
             prepared = true;

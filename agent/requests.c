@@ -49,6 +49,8 @@ bool request_open(struct conn *c, const struct frame *f)
         conn_error(c, f->stream, "CONFLICT", 0, "the sandbox is ending");
         return true;
     }
+    if (f->type != T_LIFE && f->type != T_PROCESSES)
+        idle_begun();
     switch (f->type) {
     case T_START: return proc_start(c, f);
     case T_ATTACH: return proc_attach(c, f);

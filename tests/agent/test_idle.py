@@ -65,6 +65,32 @@ def test_without_a_limit_it_neither_ends_nor_wakes_up(agent: Agent) -> None:
     assert switches() == before
 
 
+def test_work_is_noted_for_the_host_and_rest_is_not(make_agent: Make, root: Path) -> None:
+    file = root / "words"
+    agent = make_agent(words=file)
+    connection = agent.connect()
+    life(connection)
+    connection.ask(wire.Env(), wire.EnvReply)
+    time.sleep(1.3)
+    assert file.read_bytes() == b""  # nothing was done
+    stream, _ = connection.start("/bin/sleep", "1000", flags=OpenFlags.FOREGROUND)
+    wait_until(lambda: file.read_bytes())
+    note = wire.parse_note(file.read_bytes())
+    assert note is not None
+    assert note.reason == "at_work"
+    ended = time.time()
+    connection.send(stream, Type.CLOSE)
+    wait_until(lambda: b"at_rest" in file.read_bytes())
+    note = wire.parse_note(file.read_bytes())
+    assert note is not None
+    assert abs(note.at_ms / 1000 - ended) < 1
+    assert wire.parse_last_words(file.read_bytes()) is None
+    connection.ask(wire.Life(end=1), wire.LifeReply)
+    words = agent.last_words()
+    assert words is not None
+    assert words.reason == "end"
+
+
 def test_a_foreground_command_that_sleeps_is_work(make_agent: Make) -> None:
     agent = make_agent(idle_ms=IDLE)
     connection = agent.connect()

@@ -520,7 +520,7 @@ def test_a_sandbox_that_ends_without_good_words_has_failed(engine: Engine, words
     init = engine.store.read(sandbox_id).init
     assert init is not None
     init.kill(PATIENCE)
-    ending.words_file(engine.store, sandbox_id).write_bytes(words)
+    engine.store.words(sandbox_id).write_bytes(words)
     assert engine.get(sandbox_id).state is State.FAILED
 
 
@@ -541,7 +541,7 @@ def test_last_words_are_heard_where_an_earlier_skerry_had_them(engine: Engine) -
 @pytest.mark.parametrize("home", ["pool", "directory"], indirect=True)
 def test_last_words_take_no_room_when_a_sandbox_has_stopped(engine: Engine) -> None:
     sandbox_id = engine.create(SandboxSpec(auto_stop=600.0)).id
-    file = ending.words_file(engine.store, sandbox_id)
+    file = engine.store.words(sandbox_id)
     assert file.stat().st_size == 0
     engine.lifecycle.stop(sandbox_id, 0)
     assert not file.parent.exists()

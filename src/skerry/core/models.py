@@ -186,6 +186,8 @@ class SandboxInfo:
     created_at: float
     started_at: float | None
     last_active_at: float | None
+    """When work was last done in it, to within a few seconds: a command, a terminal, a port or a file that somebody
+    used; CPU time of what runs in the background too, if an end by inactivity was asked for."""
     expires_at: float | None
     resources: Resources
     """The limits in force."""

@@ -81,6 +81,7 @@ from skerry.wire.messages import (
     Stats,
     StatsReply,
     parse_last_words,
+    parse_note,
 )
 
 __all__ = [
@@ -163,4 +164,5 @@ __all__ = [
     "parse_data",
     "parse_header",
     "parse_last_words",
+    "parse_note",
 ]

@@ -13,6 +13,8 @@ GENERATION = 2
 
 LAST_WORDS_LIMIT = 2 << 20
 """The most of a file of last words that is worth reading: one frame fits well within."""
+AT_WORK = ("at_work", "at_rest")
+"""The reasons of a note."""
 
 
 class OpenFlags(IntFlag):
@@ -206,7 +208,7 @@ class LifeReply(Message):
 
 @message
 class LastWords(Message):
-    """What an agent leaves in a file of the host when the sandbox ends in order."""
+    """What an agent leaves in a file of the host when the sandbox ends in order; while it runs, a note of its work."""
 
     type: ClassVar[Type | None] = Type.WORDS
     reason: str = tag(1)
@@ -216,20 +218,16 @@ class LastWords(Message):
 
 
 def parse_last_words(data: bytes) -> LastWords | None:
-    """What the file says; None for an empty one: the agent was killed.
+    """What the file says; None for an empty one, or one with a note: the agent was killed.
 
     The file is the sandbox's word, so anything but one whole frame with a known reason and an environment that is
     complete or left out (`env_count` is None) raises FrameError or FieldError.
     """
     if not data:
         return None
-    decoder = Decoder()
-    frames = list(decoder.feed(data[:LAST_WORDS_LIMIT]))
-    if len(frames) != 1 or decoder.pending or len(data) > LAST_WORDS_LIMIT:
-        raise FrameError("last words are one whole frame")
-    if frames[0].stream != 0 or frames[0].type != Type.WORDS:
-        raise FrameError("last words are a WORDS frame on stream 0")
-    words = LastWords.decode(frames[0].payload)
+    words = _words(data)
+    if words.reason in AT_WORK:
+        return None
     if words.reason not in ("deadline", "idle", "end", "lease", "terminated"):
         raise FieldError(f"an end for no known reason: {words.reason[:40]!r}")
     if (words.env_count or 0) != len(words.env):
@@ -238,6 +236,27 @@ def parse_last_words(data: bytes) -> LastWords | None:
         if pair.find(b"=") < 1 or b"\0" in pair:
             raise FieldError("a variable that is not NAME=VALUE")
     return words
+
+
+def parse_note(data: bytes) -> LastWords | None:
+    """What the same file says while the sandbox runs; None for an empty one, or one with last words.
+
+    Its `reason` is `at_work`, or `at_rest` and `at_ms` is when it last was at work. It is the sandbox's word as well.
+
+    Raises FrameError, FieldError.
+    """
+    words = _words(data) if data else None
+    return words if words is not None and words.reason in AT_WORK else None
+
+
+def _words(data: bytes) -> LastWords:
+    decoder = Decoder()
+    frames = list(decoder.feed(data[:LAST_WORDS_LIMIT]))
+    if len(frames) != 1 or decoder.pending or len(data) > LAST_WORDS_LIMIT:
+        raise FrameError("last words are one whole frame")
+    if frames[0].stream != 0 or frames[0].type != Type.WORDS:
+        raise FrameError("last words are a WORDS frame on stream 0")
+    return LastWords.decode(frames[0].payload)
 
 
 @message

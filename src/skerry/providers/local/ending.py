@@ -33,11 +33,6 @@ def noticed(sandbox_id: str) -> Iterator[None]:
         raise SandboxFailed(f"sandbox {sandbox_id} has just ended") from error
 
 
-def words_file(store: Store, sandbox_id: str) -> Path:
-    """What a sandbox's agent may write to: alone in a tree of the storage, which limits it."""
-    return store.home / "pool/words" / sandbox_id / "words"
-
-
 def old_words_file(store: Store, sandbox_id: str) -> Path:
     """The same, of an agent that an earlier Skerry started."""
     return store.directory(sandbox_id) / "words"
@@ -45,7 +40,7 @@ def old_words_file(store: Store, sandbox_id: str) -> Path:
 
 def read_words(store: Store, sandbox_id: str) -> LastWords | None:
     """What the agent has left; None where it left nothing that makes sense: it is the sandbox's word."""
-    for path in (old_words_file(store, sandbox_id), words_file(store, sandbox_id)):
+    for path in (old_words_file(store, sandbox_id), store.words(sandbox_id)):
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
             with open(fd, "rb") as file:

@@ -209,7 +209,7 @@ class Engine:
         return launch.Disk(
             lowers=tuple(self.store.home / layer for layer in record.lowers),
             upper=upper,
-            words=ending.words_file(self.store, record.id),
+            words=self.store.words(record.id),
             make=lambda: self.make_upper(record),
             make_words=lambda: self._make_words(record.id),
             volumes=self.volumes.attach(record),
@@ -231,7 +231,7 @@ class Engine:
 
     def _make_words(self, sandbox_id: str) -> None:
         """An empty file for the agent's last words, in a tree that limits its size. Raises DiskFull, OSError."""
-        file, storage = ending.words_file(self.store, sandbox_id), self.storage
+        file, storage = self.store.words(sandbox_id), self.storage
         if file.parent.exists():
             storage.remove(file.parent)  # a full one cannot even be cleared
         storage.create(file.parent, _WORDS_ROOM if storage.default_limit() is not None else None)
@@ -242,7 +242,7 @@ class Engine:
         """Forget the last words of a sandbox of which nothing runs; should they stay, the next start clears them."""
         ending.old_words_file(self.store, sandbox_id).unlink(missing_ok=True)
         with trying(f"the last words of sandbox {sandbox_id}"):
-            self.storage.remove(ending.words_file(self.store, sandbox_id).parent)
+            self.storage.remove(self.store.words(sandbox_id).parent)
 
     @contextmanager
     def changing(self, sandbox_id: str, operation: str, *allowed: State) -> Iterator[tuple[Record, FileLock]]:

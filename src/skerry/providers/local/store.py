@@ -40,6 +40,7 @@ from skerry.core.errors import (
 from skerry.core.models import SandboxSpec
 from skerry.core.names import PROJECT_LABEL, SLUG, plain_name
 from skerry.providers.local import record as records
+from skerry.providers.local.activity import with_activity
 from skerry.providers.local.locks import FileLock, SandboxLock
 from skerry.providers.local.record import Record
 from skerry.providers.local.storage import remove_tree
@@ -134,10 +135,14 @@ class Store:
         except FileNotFoundError:
             raise _not_found(sandbox_id) from None
 
+    def words(self, sandbox_id: str) -> Path:
+        """The file of an agent's notes and last words, in the storage, where its size is limited."""
+        return self.home / "pool/words" / sandbox_id / "words"
+
     def read(self, sandbox_id: str) -> Record:
         """Raises SandboxNotFound, Corrupted."""
         try:
-            return records.read(self.directory(sandbox_id))
+            return with_activity(records.read(self.directory(sandbox_id)), self.words(sandbox_id))
         except (FileNotFoundError, NotADirectoryError):
             raise _not_found(sandbox_id) from None
 
