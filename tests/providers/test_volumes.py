@@ -241,6 +241,9 @@ def test_a_file_where_a_volume_is_to_be_is_named(ready: Engine) -> None:
     make(ready)
     with pytest.raises(errors.Conflict, match=r"/etc/passwd/data cannot be mounted: /etc/passwd is not a directory"):
         ready.create(SandboxSpec(volumes=(at("/etc/passwd/data"),)))
+    deep = "/etc/passwd" + f"/{'d' * 200}" * 5
+    with pytest.raises(errors.Conflict, match=f"{deep} cannot be mounted: /etc/passwd is not a directory"):
+        ready.create(SandboxSpec(volumes=(at(deep),)))
     assert not ready.list()
 
 

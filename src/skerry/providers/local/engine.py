@@ -179,7 +179,7 @@ class Engine:
     def bring_up(self, record: Record, lock: FileLock) -> Record:
         """Start a sandbox that has an id range and of which nothing runs; the record is the caller's to save.
 
-        Raises SandboxFailed, Timeout, DiskFull; what was started is then for `halt` to end.
+        Raises SandboxFailed, Conflict, Timeout, DiskFull; what was started is then for `halt` to end.
         """
         directory = self.store.directory(record.id)
         lifetime = record.spec.timeout

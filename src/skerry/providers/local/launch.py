@@ -151,7 +151,7 @@ def start(
 ) -> Started:
     """Bring the sandbox up; its agent has answered when this returns.
 
-    Raises SandboxFailed with what the runtime said, Timeout, DiskFull.
+    Raises SandboxFailed with what the runtime said, Conflict for what is in the way in its files, Timeout, DiskFull.
     """
     client = socket.socket(socket.AF_UNIX)
     try:
@@ -312,7 +312,7 @@ def _spawn(arguments: list[str], environment: dict[str, str], inherited: dict[in
 
 
 def _await_hello(client: socket.socket, launcher: int, layout: Layout) -> Hello:
-    """Wait for the agent's greeting, or for the launcher to fail. Raises SandboxFailed, Timeout, Corrupted."""
+    """Wait for the agent's greeting, or for the launcher to fail. Raises SandboxFailed, Conflict, Timeout, Corrupted."""
     decoder = Decoder()
     deadline = time.monotonic() + READY_TIMEOUT
     watch = os.pidfd_open(launcher)
@@ -349,13 +349,13 @@ def _receive(client: socket.socket, launcher: int, layout: Layout) -> bytes:
 
 
 def _not_started(layout: Layout) -> SandboxFailed | Conflict:
-    said = _last_words(layout)
+    said = _log(layout)
     if said.startswith(_REFUSED):
         return Conflict(
-            f"the sandbox cannot start: {said.removeprefix(_REFUSED)}",
+            f"the sandbox cannot start: {said.removeprefix(_REFUSED)[:3000]}",
             hint="mount volumes at paths without links; a snapshot of a sandbox that cannot start has its files",
         )
-    return SandboxFailed(f"the sandbox did not start: {said}", hint="run `skerry doctor`")
+    return SandboxFailed(f"the sandbox did not start: {_last_words(layout)}", hint="run `skerry doctor`")
 
 
 def _exit_status(pid: int) -> int:
@@ -373,11 +373,15 @@ def _reap(pid: int, *, kill: bool = False) -> int:
 
 
 def _last_words(layout: Layout) -> str:
+    return _log(layout)[-600:] or "the runtime gave no reason"
+
+
+def _log(layout: Layout) -> str:
+    """What the launcher and the runtime have said."""
     try:
-        text = layout.log.read_text(errors="replace").strip()
+        return layout.log.read_text(errors="replace").strip()
     except OSError:
-        text = ""
-    return text[-600:] or "the runtime gave no reason"
+        return ""
 
 
 @cache
