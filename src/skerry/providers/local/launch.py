@@ -312,7 +312,7 @@ def _spawn(arguments: list[str], environment: dict[str, str], inherited: dict[in
 
 
 def _await_hello(client: socket.socket, launcher: int, layout: Layout) -> Hello:
-    """Wait for the agent's greeting, or for the launcher to fail. Raises SandboxFailed, Conflict, Timeout, Corrupted."""
+    """Wait for the agent's greeting, or for the launcher to fail. Raises SandboxFailed, Conflict, Timeout."""
     decoder = Decoder()
     deadline = time.monotonic() + READY_TIMEOUT
     watch = os.pidfd_open(launcher)
