@@ -99,7 +99,9 @@ class Collector:
 
     def value(self) -> bytes:
         """The head, and right after it the tail."""
-        return bytes(self._head + self._tail[-self._tail_limit :]) if self._tail else bytes(self._head)
+        start = max(0, len(self._tail) - self._tail_limit)
+        with memoryview(self._tail) as tail:
+            return b"".join((self._head, tail[start:]))  # copied once: it may be megabytes
 
     @property
     def dropped(self) -> int:
