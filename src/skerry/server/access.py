@@ -58,7 +58,7 @@ class Subject:
     def missing(self) -> SkerryError:
         """The same for what is not there and for what is not theirs."""
         named = self.on in ("sandbox", "snapshot", "volume") and not self.asked.startswith(("sb-", "sn-"))
-        hint = "a name means what is in your own project: set SKERRY_PROJECT or ?project= for another, or give the id"
+        hint = "a name means what is in your own project, or in the one that SKERRY_PROJECT or ?project= names"
         return _MISSING.get(self.on, NotFound)(
             f"there is no {self.on} {self.asked[:200]!r}", hint=hint if named else None
         )
