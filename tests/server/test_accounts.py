@@ -292,7 +292,7 @@ def test_signing_in_too_often_from_one_address_is_refused(server: Running) -> No
 
 def test_nobody_is_locked_out_by_who_guesses_their_password(tmp_path: Path) -> None:
     """From other addresses, one after the other; and changing the password is not theirs to hinder."""
-    server = Running(tmp_path, sign_in_burst=4, sign_in_rate=0.1)
+    server = Running(tmp_path, sign_in_burst=4, sign_in_rate=0.01)
     try:
         stored = server.call(lambda: server.context.passwords.hash(PASSWORD))
         server.user("admin")
@@ -321,7 +321,7 @@ def test_nobody_is_locked_out_by_who_guesses_their_password(tmp_path: Path) -> N
 
 
 def test_who_guesses_the_old_password_in_a_session_is_slowed_down(tmp_path: Path) -> None:
-    server = Running(tmp_path, sign_in_burst=3)
+    server = Running(tmp_path, sign_in_burst=3, sign_in_rate=0.001)
     try:
         stored = server.call(lambda: server.context.passwords.hash(PASSWORD))
         bob = server.call(lambda: server.context.store.users.add("bob", password=stored))
