@@ -186,10 +186,10 @@ class Lifecycle:
             control.request(
                 engine.socket(record.id), bytes.fromhex(record.token), message, LifeReply, timeout=ANSWER_TIMEOUT
             )
+            seconds = grace + EXIT_MARGIN
         except SkerryError:
-            record.init.wait(WORDS_MARGIN)  # it is ending by itself, or it hangs and is killed
-        else:
-            yield Exit(record.init, grace + EXIT_MARGIN)
+            seconds = WORDS_MARGIN  # it is ending by itself, or it hangs and is killed
+        yield Exit(record.init, seconds)
         return self._halt(record)
 
     def _halt(self, record: Record) -> Record:
