@@ -201,6 +201,9 @@ def main(wanted: Sequence[str]) -> None:
         return
     say(f"about|{about()}")
     KEPT.touch()
+    for name in wanted:
+        if name not in CASES:
+            say(f"row|{name}|FAILED|there is no such case: {', '.join(CASES)}|")
     for name, look in CASES.items():
         if not wanted or name in wanted:
             report(name, look)
