@@ -495,7 +495,7 @@ MUTANTS = [
         "what an import has in the agent's place stays there",
         "launcher/launcher.c",
         "AT_SYMLINK_NOFOLLOW) || !S_ISREG(info.st_mode)",
-        "0)",
+        "AT_SYMLINK_NOFOLLOW)",
         "tests/isolation/test_root.py::test_what_an_import_has_in_the_agent_s_place_is_replaced[link-.skerry/agent]",
     ),
     Mutant(
