@@ -32,7 +32,7 @@ def _lifetime_help() -> str:
     from skerry.core.config import limits
     from skerry.core.errors import InvalidArgument
 
-    what = "Let it run for at most so many seconds from its last start"
+    what = "Let it run for at most this many seconds from its last start"
     try:
         bounds = limits()
     except InvalidArgument:  # which the command itself says
@@ -81,7 +81,7 @@ Sudo = Annotated[bool, typer.Option("--sudo", help="Run as the sandbox's own roo
 Workdir = Annotated[str | None, typer.Option("--workdir", "-w", metavar="DIR", help="The directory to run in.")]
 CommandTimeout = Annotated[
     float | None,
-    typer.Option("--timeout", metavar="S", help="Kill the command after so many seconds (exit 124)."),
+    typer.Option("--timeout", metavar="S", help="Kill the command after this many seconds (exit 124)."),
 ]
 Interactive = Annotated[
     bool,

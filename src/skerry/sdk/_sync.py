@@ -1506,7 +1506,7 @@ class Sandbox:
     def connect(cls, id_or_name: str, *, provider: str | Provider | None = None, auto_start: bool = True) -> Self:
         """A sandbox that exists, with its connection open; one that is stopped or paused is started.
 
-        `with` on it only closes the connection on the way out: the sandbox goes on.
+        `with` on it only closes the connection on the way out: the sandbox keeps running.
 
         Raises SandboxNotFound, SandboxStopped, SandboxFailed, ConnectionLost.
         """
@@ -1516,7 +1516,7 @@ class Sandbox:
     def get(cls, id: str, *, provider: str | Provider | None = None, auto_start: bool = True) -> Self:
         """The sandbox with that id; the connection is opened, and it is started, when it is needed.
 
-        `with` on it only closes the connection on the way out: the sandbox goes on.
+        `with` on it only closes the connection on the way out: the sandbox keeps running.
 
         Raises SandboxNotFound.
         """
@@ -1540,7 +1540,7 @@ class Sandbox:
     ) -> SandboxPage:
         """All sandboxes that have this state and all of these metadata and labels, oldest first.
 
-        The answer can be iterated, counted with `len` and indexed. With `limit` it is a page of at most so many; its
+        The answer can be iterated, counted with `len` and indexed. With `limit` it is a page of at most that many; its
         `cursor`, given to the next call, leads to the next page. None: there is none.
 
         Raises InvalidArgument for an unknown state, a limit below 1 or a cursor that is none.
@@ -1657,7 +1657,7 @@ class Sandbox:
         run(self._inner.destroy(graceful=graceful, timeout=timeout))
 
     def close(self) -> None:
-        """Close the connection, end forwards and the callbacks of `on`; the sandbox goes on.
+        """Close the connection, end forwards and the callbacks of `on`; the sandbox keeps running.
 
         One entered by `with` is tied to the connection and ends with it: it is destroyed.
         """

@@ -302,7 +302,7 @@ class AsyncSandbox:
     async def connect(cls, id_or_name: str, *, provider: str | Provider | None = None, auto_start: bool = True) -> Self:
         """A sandbox that exists, with its connection open; one that is stopped or paused is started.
 
-        `async with` on it only closes the connection on the way out: the sandbox goes on.
+        `async with` on it only closes the connection on the way out: the sandbox keeps running.
 
         Raises SandboxNotFound, SandboxStopped, SandboxFailed, ConnectionLost.
         """
@@ -314,7 +314,7 @@ class AsyncSandbox:
     async def get(cls, id: str, *, provider: str | Provider | None = None, auto_start: bool = True) -> Self:
         """The sandbox with that id; the connection is opened, and it is started, when it is needed.
 
-        `async with` on it only closes the connection on the way out: the sandbox goes on.
+        `async with` on it only closes the connection on the way out: the sandbox keeps running.
 
         Raises SandboxNotFound.
         """
@@ -340,7 +340,7 @@ class AsyncSandbox:
     ) -> SandboxPage:
         """All sandboxes that have this state and all of these metadata and labels, oldest first.
 
-        The answer can be iterated, counted with `len` and indexed. With `limit` it is a page of at most so many; its
+        The answer can be iterated, counted with `len` and indexed. With `limit` it is a page of at most that many; its
         `cursor`, given to the next call, leads to the next page. None: there is none.
 
         Raises InvalidArgument for an unknown state, a limit below 1 or a cursor that is none.
@@ -537,7 +537,7 @@ class AsyncSandbox:
         log.info("destroyed %s", self.id, extra=self._link.fields("destroy", started))
 
     async def close(self) -> None:
-        """Close the connection, end forwards and the callbacks of `on`; the sandbox goes on.
+        """Close the connection, end forwards and the callbacks of `on`; the sandbox keeps running.
 
         One entered by `async with` is tied to the connection and ends with it: it is destroyed.
         """

@@ -34,7 +34,7 @@ def check_lifetime(context: Context, who: Actor, about: Subject, info: SandboxIn
     if seconds < seconds_left(info) - SLACK and not context.allows(who, Action.SANDBOX_DESTROY, about):
         raise PermissionDenied(
             f"{who.name} may not let this sandbox end sooner ({Action.SANDBOX_DESTROY})",
-            hint="whoever made it may, and an owner of the project",
+            hint="ask its maker or an owner of the project",
         )
 
 

@@ -37,7 +37,7 @@ class LimitsConformance(Conformance):
         assert (usage.memory_total, usage.pids_limit) == (128 * MIB, 50)
 
     async def test_memory_beyond_the_limit_ends_the_command_not_the_sandbox(self, fresh: Fresh) -> None:
-        """The command that took too much is killed and says why; the sandbox goes on."""
+        """The command that took too much is killed and says why; the sandbox keeps running."""
         sandbox = await fresh(resources=Resources(memory=64 * MIB))
         result = await sandbox.exec(EAT)
         assert result.oom_killed

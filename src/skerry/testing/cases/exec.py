@@ -152,7 +152,7 @@ class ExecConformance(Conformance):
         assert (await process.wait()).stdout == "12\n"
 
     async def test_a_command_line_beyond_the_kernel_s_limit_is_an_error(self, sandbox: AsyncSandbox) -> None:
-        """What the kernel refuses is an error, and the sandbox goes on."""
+        """What the kernel refuses is an error, and the sandbox keeps running."""
         for arguments in (["x" * 3_000_000], ["x" * 200_000], ["x" * 100_000] * 21):
             with pytest.raises(SkerryError):
                 await sandbox.exec(["echo", *arguments])

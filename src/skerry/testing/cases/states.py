@@ -106,7 +106,7 @@ class PortableConformance(Conformance):
         assert (await copy.exec("echo [$TOKEN]")).stdout == "[]\n"
 
     async def test_what_its_target_raises_ends_an_export(self, fresh: Fresh) -> None:
-        """And the sandbox goes on."""
+        """And the sandbox keeps running."""
 
         class Full(io.BytesIO):
             def write(self, data: object) -> int:

@@ -156,7 +156,7 @@ class VolumesConformance(Conformance):
             await volumes.get(made.name)
 
     async def test_a_size_is_enforced_or_refused(self, provider: Provider, make: Make, fresh: Fresh) -> None:
-        """A write beyond it fails inside and is typed outside; the sandbox goes on."""
+        """A write beyond it fails inside and is typed outside; the sandbox keeps running."""
         try:
             made = await make(size="20MB")
         except Unsupported as error:
