@@ -202,7 +202,7 @@ def test_killing_run_takes_its_sandbox_along(skerry: Skerry) -> None:
         (("--env", "=x"), "INVALID_ARGUMENT"),
         (("--env", "NOT_THERE_AT_ALL"), "INVALID_ARGUMENT"),
         (("--user", "root", "--user", "nobody-of-that-name"), "INVALID_ARGUMENT"),
-        (("--workdir", "/no/such/directory"), "FILE_NOT_FOUND"),
+        (("--workdir", "/etc/passwd"), "NOT_A_DIRECTORY"),
     ],
 )
 def test_bad_input_is_one_clear_line_and_exit_125(skerry: Skerry, options: tuple[str, ...], code: str) -> None:

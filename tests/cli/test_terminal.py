@@ -320,7 +320,7 @@ def test_a_program_that_exec_starts_on_a_terminal_is_talked_to(sit: Sit, box: st
     person = sit("exec", *flags, box, "--", "python3", "-q")
     person.until(b">>> ")
     person.type(b"print(6 * 7)\r")
-    person.until(b"[\r\n]42\r\n")
+    person.until(b"[\r\n]42\r\n>>> ")
     person.type(b"\x03")
     person.until(b"KeyboardInterrupt")
     person.type(b"exit(5)\r")

@@ -12,7 +12,7 @@ from skerry.core.provider import CAPABILITIES, Provider
 
 NOT_OFFERED = {"limits", "network"}
 """Classes some of whose cases need more than a plain process: they may be skipped, as those of a capability that this
-provider does not have; others may not."""
+provider does not have; others may not, but for NOT_OFFERED_CASES of conftest.py."""
 
 
 def _may_skip(suite: type[testing.Conformance]) -> bool:
