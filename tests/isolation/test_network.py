@@ -128,6 +128,13 @@ def answer():
         if data == b"?":
             datagrams.sendto(str(count).encode(), client)
 threading.Thread(target=answer, daemon=True).start()
+reader = socket.create_server(("", 8001))
+def read():
+    while True:
+        with reader.accept()[0] as connection:
+            while connection.recv(65536):
+                pass
+threading.Thread(target=read, daemon=True).start()
 server = socket.create_server(("", 8000), backlog=4096)
 print("up", flush=True)
 while True:
@@ -287,7 +294,7 @@ def test_one_way_datagrams_of_one_socket_are_not_slowed(lan: int) -> None:
 def test_packets_that_are_too_large_for_the_way_are_made_smaller(lan: int) -> None:
     """The machine says so, which must reach the sandbox; its own link takes larger ones."""
     code = (
-        "import array, fcntl, socket, sys, time\ns = socket.create_connection((sys.argv[1], 8000), 5)\ns.sendall(bytes(5000))\n"
+        "import array, fcntl, socket, sys, time\ns = socket.create_connection((sys.argv[1], 8001), 5)\ns.sendall(bytes(5000))\n"
         "end, left = time.monotonic() + 10, array.array('i', [1])\n"
         "while left[0] and time.monotonic() < end: time.sleep(0.05); fcntl.ioctl(s, 0x5411, left)\n"
         "print(left[0])"

@@ -202,7 +202,7 @@ def test_a_damaged_record_is_reported_and_can_be_removed(engine: Engine) -> None
         b"[]",
         b'{"version": 1}',
         b"\xff\xfe",
-        whole.replace(b'"version": 2', b'"version": 99'),
+        whole.replace(b'"version": 3', b'"version": "new"'),
     ):
         path.write_bytes(damaged)
         with pytest.raises(errors.Corrupted):

@@ -280,7 +280,7 @@ def test_a_damaged_record_hides_no_other_and_can_be_removed(make: Callable[..., 
     record, _ = create(engine)
     bad, good = take(engine, record, "bad"), take(engine, record, "good")
     path = engine.store.snapshots / f"{bad.id}.json"
-    for damage in (b"", b"{", b'{"version": 99}', json.dumps({"version": 1, "id": bad.id}).encode()):
+    for damage in (b"", b"{", b'{"version": 0}', json.dumps({"version": 1, "id": bad.id}).encode()):
         path.write_bytes(damage)
         assert [each.id for each in engine.snapshots.list()] == [good.id]
         with pytest.raises(errors.Corrupted) as caught:
