@@ -24,31 +24,40 @@ def text_of(data: bytes, cut: Cut | None) -> str:
     The mark is a line of its own: the torn lines around it are left out and counted in it, so that no line of the
     text is half of one. In a line longer than MAX_PARTIAL it stands inside the line. Nothing kept is no text.
     """
-    if cut is None or not data:
+    if cut is None:
         return data.decode("utf-8", "replace")
-    head, before = _head(data[: cut.at])
-    tail, after, line_break = _tail(data[cut.at :])
-    size = before + cut.size + after
-    mark = f"[… {size:,} byte{'' if size == 1 else 's'} left out …]"
-    return head + mark + line_break + tail
+    head, mark, tail = around(data, cut)
+    return head.decode("utf-8", "replace") + mark + tail.decode("utf-8", "replace")
 
 
-def _head(data: bytes) -> tuple[str, int]:
-    """What is shown before the mark, and how many bytes are not."""
+def around(data: bytes, cut: Cut) -> tuple[bytes, str, bytes]:
+    """What of the bytes the text has before the mark, the mark, and what the text has behind it."""
+    if not data:
+        return b"", "", b""
+    head, tail = data[: cut.at], data[cut.at :]
+    shown, line_end = _head(head), "\n"
+    left_out = len(head) - shown
+    line_start = tail.find(b"\n", 0, MAX_PARTIAL) + 1
+    if tail and not 0 < line_start < len(tail):
+        line_start, line_end = _torn_start(tail), ""
+    size = left_out + cut.size + line_start
+    mark = f"[… {size:,} byte{'' if size == 1 else 's'} left out …]{line_end}"
+    return head[:shown], mark, tail[line_start:]
+
+
+def _head(data: bytes) -> int:
+    """How many of the bytes before a cut are shown."""
     line_end = data.rfind(b"\n", max(0, len(data) - MAX_PARTIAL)) + 1
     if line_end:
-        return data[:line_end].decode("utf-8", "replace"), len(data) - line_end
+        return line_end
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    text = decoder.decode(data)
-    return text, len(decoder.getstate()[0])
+    decoder.decode(data[-4:])  # the longest character
+    return len(data) - len(decoder.getstate()[0])
 
 
-def _tail(data: bytes) -> tuple[str, int, str]:
-    """What is shown after the mark, how many bytes are not, and what goes between."""
-    line_start = data.find(b"\n", 0, MAX_PARTIAL) + 1
-    if 0 < line_start < len(data) or not data:
-        return data[line_start:].decode("utf-8", "replace"), line_start, "\n"
+def _torn_start(data: bytes) -> int:
+    """How many of the bytes behind a cut are the end of a character that began before it."""
     torn = 0
     while torn < min(3, len(data)) and 0x80 <= data[torn] < 0xC0:
         torn += 1
-    return data[torn:].decode("utf-8", "replace"), torn, ""
+    return torn

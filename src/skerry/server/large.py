@@ -17,6 +17,7 @@ from typing import Any
 
 from fastapi import Response
 
+from skerry.core.cut import Cut, around
 from skerry.core.models import ExecResult
 from skerry.sdk import AsyncExecStream
 from skerry.server.context import Context
@@ -126,8 +127,9 @@ def _members(content: Any) -> Iterator[tuple[str, Iterator[bytes]]]:
         item = getattr(content, field.name)
         if type(content) in TEXT and isinstance(item, bytes):
             name, exact = field.name.removesuffix("_bytes"), [True]
-            yield name, _decoded(item, exact)
-            yield f"{name}_base64", iter((b"null",)) if exact[0] else _base64(item)
+            cut = getattr(content, f"{name}_cut", None)
+            yield name, _quoted(_decoded(item, exact) if cut is None else _marked(item, cut))
+            yield f"{name}_base64", iter((b"null",)) if exact[0] and cut is None else _base64(item)
         else:
             yield field.name, json_pieces(item)
     for name in PROPERTIES.get(type(content), ()):
@@ -152,7 +154,6 @@ def _decoded(data: bytes, exact: list[bool]) -> Iterator[bytes]:
     """Bytes as text; afterwards `exact` has whether the text says exactly what the bytes are."""
     replacing = codecs.getincrementaldecoder("utf-8")("replace")
     strict = codecs.getincrementaldecoder("utf-8")("strict")
-    yield b'"'
     for start in range(0, len(data), SLICE):
         part, last = data[start : start + SLICE], start + SLICE >= len(data)
         if exact[0]:
@@ -161,6 +162,19 @@ def _decoded(data: bytes, exact: list[bool]) -> Iterator[bytes]:
             except UnicodeDecodeError:
                 exact[0] = False
         yield _escaped(replacing.decode(part, last))
+
+
+def _marked(data: bytes, cut: Cut) -> Iterator[bytes]:
+    """Bytes as text, with the mark where some were left out."""
+    head, mark, tail = around(data, cut)
+    yield from _decoded(head, [False])
+    yield _escaped(mark)
+    yield from _decoded(tail, [False])
+
+
+def _quoted(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    yield b'"'
+    yield from pieces
     yield b'"'
 
 

@@ -7,7 +7,9 @@ import json
 import time
 
 import httpx2
+import pytest
 
+from skerry.core.cut import Cut, text_of
 from skerry.core.problems import result_from_json
 from tests.server.conftest import Running
 
@@ -108,6 +110,17 @@ def test_output_that_is_not_complete_has_a_mark_and_its_exact_bytes(owner: httpx
     assert (done["stdout_cut"], done["stderr_cut"]) == ({"at": 100, "size": 588_695}, None)
     failed = owner.post(f"/v1/sandboxes/{box}/exec", json={**body, "command": "seq 1 100000; exit 1", "check": True})
     assert result_from_json(failed.json()["result"]).stdout == done["stdout"]
+
+
+@pytest.mark.parametrize(
+    "command", ["seq 1 100000", "head -c 300000 /dev/zero | tr '\\0' 'x'", "head -c 300000 /dev/urandom"]
+)
+def test_large_output_that_is_not_complete_has_a_mark_too(owner: httpx2.Client, box: str, command: str) -> None:
+    body = {"command": command, "output_limit": 100_000}
+    done = owner.post(f"/v1/sandboxes/{box}/exec", json=body).json()
+    data, cut = base64.b64decode(done["stdout_base64"]), Cut(**done["stdout_cut"])
+    assert len(data) == 100_000
+    assert "bytes left out …]" in done["stdout"] and done["stdout"] == text_of(data, cut)
 
 
 def test_a_process_is_fed_read_signalled_and_waited_for(owner: httpx2.Client, box: str) -> None:
