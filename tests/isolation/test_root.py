@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,16 @@ def with_a_link(tmp_path: Path) -> bytes:
     return made_by_hand(tree)
 
 
+@contextmanager
+def destroyed(engine: Engine, sandbox_id: str) -> Iterator[Sandbox]:
+    """A sandbox that was imported, and is gone afterwards."""
+    try:
+        with Sandbox.get(sandbox_id, provider=LocalProvider(engine)) as sandbox:
+            yield sandbox
+    finally:
+        engine.destroy(sandbox_id)
+
+
 def is_the_agent(sandbox_id: str, engine: Engine) -> bool:
     init = engine.store.read(sandbox_id).init
     assert init is not None
@@ -115,7 +126,7 @@ def is_the_agent(sandbox_id: str, engine: Engine) -> bool:
 def test_a_link_of_an_import_does_not_take_the_agent_s_place(with_a_link: bytes) -> None:
     engine = Engine()
     record = engine.states.import_(io.BytesIO(with_a_link), SandboxSpec(timeout=600), None, None)
-    with Sandbox.get(record.id, provider=LocalProvider(engine)) as sandbox:
+    with destroyed(engine, record.id) as sandbox:
         assert not sandbox.files.exists("/taken")
         assert is_the_agent(sandbox.id, engine)
         assert sandbox.exec("ls -A /.skerry; readlink /.skerry/agent", user="root").stdout == "agent\n"
@@ -159,7 +170,7 @@ def test_what_an_import_has_in_the_agent_s_place_is_replaced(tmp_path: Path, pla
         (tree / place).mkdir()
     engine = Engine()
     made = engine.states.import_(io.BytesIO(made_by_hand(tree)), SandboxSpec(timeout=600), None, None)
-    with Sandbox.get(made.id, provider=LocalProvider(engine)) as sandbox:
+    with destroyed(engine, made.id) as sandbox:
         assert not sandbox.files.exists("/taken")
         assert is_the_agent(sandbox.id, engine)
         still_works(sandbox)
