@@ -42,7 +42,7 @@ BOXES = 10
 FLAT = 64 * 10**6
 """Bytes by which the server may grow while a file of any size goes through it."""
 BESIDE, SLOWEST = 10, 1.0
-"""What a list beside a busy user may take: at its p95 so many times as alone, and so many seconds at its worst."""
+"""What a list beside a busy user may take: its p95 as a multiple of the time alone, and its worst in seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
