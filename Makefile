@@ -42,7 +42,7 @@ $(BIN)/%:
 	@mkdir -p $(BIN)
 	@cp $< $@.new && mv -f $@.new $@ # renamed, since a running sandbox may have the old one open
 
-launcher/build/seccomp.bpf: tools/gen_seccomp.py src/skerry/providers/local/seccomp.py
+launcher/build/seccomp.bpf: tools/gen_seccomp.py src/skerry/providers/local/launch/seccomp.py
 	@mkdir -p $(@D)
 	@$(PYTHON) tools/gen_seccomp.py $@
 
@@ -124,11 +124,11 @@ SOAK = SOAK=1 SKERRY_DISCONNECTS=1000 SKERRY_TEST_FILES=50000 SKERRY_LOAD_SECOND
 	SKERRY_API_EXAMPLES=10 SKERRY_TEST_BYTES=5368709120 SKERRY_UP_KILLS=10 $(PYTEST) -m soak --timeout=14400 -p no:cacheprovider -rP
 .PHONY: soak-crashes soak-keeping soak-rest
 soak-crashes:
-	SKERRY_CRASH_ROUNDS=$(CRASH_ROUNDS) $(SOAK) tests/crash/test_crash.py $(PYTEST_ARGS)
+	SKERRY_CRASH_ROUNDS=$(CRASH_ROUNDS) $(SOAK) tests/providers/local/crash/test_kill.py $(PYTEST_ARGS)
 soak-keeping:
-	SKERRY_CRASH_ROUNDS=$(KEEPING_ROUNDS) $(SOAK) --ignore=tests/crash/test_crash.py tests/crash $(PYTEST_ARGS)
+	SKERRY_CRASH_ROUNDS=$(KEEPING_ROUNDS) $(SOAK) --ignore=tests/providers/local/crash/test_kill.py tests/providers/local/crash $(PYTEST_ARGS)
 soak-rest:
-	$(SOAK) --ignore=tests/crash $(PYTEST_ARGS)
+	$(SOAK) --ignore=tests/providers/local/crash $(PYTEST_ARGS)
 	@$(MAKE) fuzz FUZZ_SECONDS=120
 
 .PHONY: new-machine

@@ -8,11 +8,11 @@
 #include <sys/resource.h>
 #include <sys/types.h>
 
-#include "env.h"
-#include "files.h"
-#include "idle.h"
-#include "loop.h"
-#include "wire.h"
+#include "base/env.h"
+#include "worker/client.h"
+#include "link/idle.h"
+#include "base/loop.h"
+#include "base/wire.h"
 
 #define AGENT_VERSION "0.1.0"
 #define SCRATCH (160 * 1024)

@@ -15,10 +15,10 @@
 #include <unistd.h>
 
 #include "agent.h"
-#include "conn.h"
-#include "life.h"
-#include "proc.h"
-#include "supervise.h"
+#include "link/conn.h"
+#include "link/life.h"
+#include "proc/proc.h"
+#include "proc/supervise.h"
 
 #define EXIT_GRACE_MS 2000
 

@@ -32,8 +32,8 @@ from bench.workspace import workspace
 from skerry.core.errors import SkerryError
 from skerry.providers.remote import RemoteProvider
 from skerry.sdk import AsyncSandbox
-from skerry.sdk.terminal import AsyncTerminal
-from skerry.sdk.terminal_stream import AsyncTerminalStream
+from skerry.sdk.terminals.stream import AsyncTerminalStream
+from skerry.sdk.terminals.terminal import AsyncTerminal
 from tests.server.separate import Separate
 
 RESULTS = Path(__file__).resolve().parent / "results"

@@ -18,7 +18,7 @@ from types import ModuleType
 
 import pyseccomp
 
-POLICY = Path(__file__).parents[1] / "src/skerry/providers/local/seccomp.py"
+POLICY = Path(__file__).parents[1] / "src/skerry/providers/local/launch/seccomp.py"
 
 AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 LOAD, AND, GREATER_EQUAL, EQUAL, ANY_BIT, RETURN = 0x20, 0x54, 0x35, 0x15, 0x45, 0x06

@@ -1,6 +1,6 @@
 """Write the blocking API from the async one: same names, same docstrings, one-line bodies.
 
-python tools/gen_sync.py           rewrite src/skerry/sdk/_sync.py
+python tools/gen_sync.py           rewrite src/skerry/sdk/blocking/_sync.py
 python tools/gen_sync.py --check   fail if it is out of date
 """
 
@@ -16,23 +16,23 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src/skerry/sdk"
 MODULES = (
-    "exec_stream",
-    "env",
-    "process",
-    "processes",
-    "terminal_stream",
-    "terminal",
-    "terminals",
-    "watch",
-    "files",
-    "git",
-    "ports",
-    "snapshots",
-    "templates",
-    "volumes",
+    "commands.exec_stream",
+    "commands.env",
+    "processes.process",
+    "processes.processes",
+    "terminals.stream",
+    "terminals.terminal",
+    "terminals.terminals",
+    "files.watch",
+    "files.files",
+    "git.git",
+    "ports.ports",
+    "state.snapshots",
+    "templates.templates",
+    "state.volumes",
     "sandbox",
 )
-TARGET = PACKAGE / "_sync.py"
+TARGET = PACKAGE / "blocking/_sync.py"
 HEADER = """\
 \"\"\"The blocking API.
 
@@ -62,11 +62,20 @@ NOTES = {
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
+def _path(module: str) -> Path:
+    return PACKAGE / f"{module.replace('.', '/')}.py"
+
+
+def _short(module: str) -> str:
+    """The name that a module has in the generated one."""
+    return module.rpartition(".")[2]
+
+
 class Generator:
     """Reads the modules and writes one class for each of theirs that begins with Async."""
 
     def __init__(self) -> None:
-        self.trees = {name: ast.parse((PACKAGE / f"{name}.py").read_text()) for name in MODULES}
+        self.trees = {name: ast.parse(_path(name).read_text()) for name in MODULES}
         self.handles = [node.name for tree in self.trees.values() for node in self.classes(tree)]
         self.names = {name: name.removeprefix("Async") for name in self.handles} | WORDS
 
@@ -74,12 +83,12 @@ class Generator:
         return [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name.startswith("Async")]
 
     def module(self) -> str:
-        sources = textwrap.fill(", ".join(f"{name}.py" for name in MODULES) + ".", 100)
+        sources = textwrap.fill(", ".join(str(_path(name).relative_to(PACKAGE)) for name in MODULES) + ".", 100)
         lines = [HEADER.format(sources=sources), ""]
         lines += ["from __future__ import annotations", ""]
         lines += self.imports()
         lines += ["from skerry.sdk.health import BlockingChecks, blocking_checks"]
-        lines += ["from skerry.sdk.portal import call, iterate, next_or_none, run", ""]
+        lines += ["from skerry.sdk.blocking.portal import call, iterate, next_or_none, run", ""]
         for module, tree in self.trees.items():
             for node in self.classes(tree):
                 lines += self.handle(module, node)
@@ -89,7 +98,8 @@ class Generator:
         """Everything the modules import or define; ruff takes away what is not used."""
         lines = []
         for module, tree in self.trees.items():
-            lines.append(f"from skerry.sdk import {module} as _{module}")
+            room, _, name = f"skerry.sdk.{module}".rpartition(".")
+            lines.append(f"from {room} import {name} as _{name}")
             for node in tree.body:
                 if isinstance(node, ast.ImportFrom) and node.module not in ("__future__", "skerry.wire"):
                     kept = [name for name in node.names if name.name not in self.handles]
@@ -126,10 +136,14 @@ class Generator:
         """Around the async object; a class that users make themselves, because all it takes has defaults, makes it."""
         own = next(item for item in node.body if isinstance(item, ast.FunctionDef) and item.name == "__init__")
         if len(own.args.args) - 1 != len(own.args.defaults) or not own.args.defaults:
-            return [f"    def __init__(self, inner: _{module}.{node.name}) -> None:", "        self._inner = inner", ""]
+            return [
+                f"    def __init__(self, inner: _{_short(module)}.{node.name}) -> None:",
+                "        self._inner = inner",
+                "",
+            ]
         return [
             f"    def __init__({self.rename(ast.unparse(own.args))}) -> None:",
-            f"        self._inner = _{module}.{node.name}({self.arguments(own)})",
+            f"        self._inner = _{_short(module)}.{node.name}({self.arguments(own)})",
             "",
         ]
 
@@ -157,7 +171,7 @@ class Generator:
         lines = [f"    @{item}" for item in decorators]
         lines.append(f"    def {name}({self.rename(ast.unparse(node.args))}) -> {self.rename(returns)}:")
         lines += self.docstring(node, "        ", NOTES.get(node.name, ""))
-        target = f"_{module}.{owner.name}" if "classmethod" in decorators else "self._inner"
+        target = f"_{_short(module)}.{owner.name}" if "classmethod" in decorators else "self._inner"
         access = f"{target}.{node.name}"
         if "property" not in decorators:
             access += f"({self.arguments(node)})"

@@ -143,10 +143,12 @@ CASES: Mapping[str, Callable[[], Row]] = {
     "cgroup-namespace": cgroup_namespace,
     "protected-groups": protected_groups,
     "home-in-memory": home_in_memory,
-    "cgroups": lambda: tests("tests/providers/test_cgroup.py", "tests/providers/test_doctor.py"),
-    "bombs": lambda: tests("tests/isolation/test_bombs.py"),
-    "disk-limits": lambda: tests("tests/providers/test_storage.py", "-k", "limit or account"),
-    "lifecycle": lambda: tests("tests/providers/test_lifecycle.py", "-k", "sigterm or restart_changes or pause"),
+    "cgroups": lambda: tests("tests/providers/local/limits/test_cgroup.py", "tests/providers/local/test_doctor.py"),
+    "bombs": lambda: tests("tests/providers/local/isolation/test_bombs.py"),
+    "disk-limits": lambda: tests("tests/providers/local/storage/test_storage.py", "-k", "limit or account"),
+    "lifecycle": lambda: tests(
+        "tests/providers/local/sandbox/test_lifecycle.py", "-k", "sigterm or restart_changes or pause"
+    ),
     "rescans": rescans,
     "conformance": lambda: tests("tests/conformance/test_local.py"),
 }

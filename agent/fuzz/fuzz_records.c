@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "records.h"
+#include "tree/records.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -76,14 +76,14 @@ FIRST = (
 MODELS = {
     "core/models.py": None,  # all of them
     "sdk/sandbox.py": ("SandboxStatus", "SandboxPage"),
-    "sdk/git_data.py": None,
-    "sdk/snapshots.py": ("SnapshotNode",),
+    "sdk/git/output.py": None,
+    "sdk/state/snapshots.py": ("SnapshotNode",),
     "sdk/health.py": None,
     "sdk/instructions.py": None,
-    "sdk/search.py": ("SearchMatch", "SearchResult", "Replacement"),
-    "sdk/building.py": ("BuildProgress",),
-    "sdk/sources.py": None,
-    "sdk/output.py": ("OutputChunk", "ProcessOutput", "TerminalChunk", "TerminalOutput"),
+    "sdk/files/search.py": ("SearchMatch", "SearchResult", "Replacement"),
+    "sdk/templates/builder.py": ("BuildProgress",),
+    "sdk/templates/sources.py": None,
+    "sdk/commands/output.py": ("OutputChunk", "ProcessOutput", "TerminalChunk", "TerminalOutput"),
 }
 
 
@@ -110,7 +110,7 @@ def _help(*command: str) -> str:
 
 def api() -> Iterator[str]:
     yield API
-    classes = {node.name: node for node in _classes("sdk/_sync.py")}
+    classes = {node.name: node for node in _classes("sdk/blocking/_sync.py")}
     for node in (*(classes.pop(name) for name in FIRST), *classes.values()):
         yield f"\n## {node.name}\n\nAsync: `Async{node.name}`.\n\n{ast.get_docstring(node) or ''}\n"
         for member in node.body:

@@ -8,15 +8,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from skerry.core import registry
-from skerry.core.models import CodeResult, ExecResult, OnTimeout, SandboxInfo, SnapshotInfo, VolumeInfo
-from skerry.core.provider import Provider
-from skerry.http import Login, find_login
-from skerry.http.api import Api
-from skerry.sdk import Sandbox, SandboxPage, Volumes
-from skerry.sdk.commands import BytesCallback, Command, TextCallback
-from skerry.sdk.options import ResourceOptions, VolumeOptions
-from skerry.sdk.snapshots import LogCallback
+from skerry.core import CodeResult, ExecResult, OnTimeout, Provider, SandboxInfo, SnapshotInfo, VolumeInfo, registry
+from skerry.http import Api, Login, find_login
+from skerry.sdk import (
+    BytesCallback,
+    Command,
+    LogCallback,
+    ResourceOptions,
+    Sandbox,
+    SandboxPage,
+    TextCallback,
+    VolumeOptions,
+    Volumes,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from skerry.archive import tree_hash
+from skerry.trees.hash import tree_hash
 from tests.archive.trees import everything, fresh, pack
 
 

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from skerry.archive import open_archive, tree_hash
+from skerry.archive import open_archive
 from skerry.core.errors import Unsupported
+from skerry.trees.hash import tree_hash
 from tests.archive.trees import everything, fresh, pack, unpack, whiteout
 
 
@@ -79,7 +80,8 @@ def test_what_an_archive_cannot_carry_is_refused(tmp_path: Path, name: str) -> N
 OVERLAY = """
 import io, os, shutil, subprocess, sys
 from pathlib import Path
-from skerry.archive import open_archive, tree_hash, write_archive
+from skerry.archive import open_archive, write_archive
+from skerry.trees.hash import tree_hash
 base = Path(sys.argv[1])
 # The whole test is on a tmpfs of this mount namespace, since no overlay may lie on an overlay.
 subprocess.run(["mount", "-t", "tmpfs", "tmpfs", base], check=True)

@@ -14,9 +14,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from skerry.archive import Key, open_archive, tree_hash, write_archive
-from skerry.archive.sparse import find_extents
+from skerry.archive import Key, open_archive, write_archive
 from skerry.core.errors import Conflict, InvalidArgument, Unsupported
+from skerry.trees.hash import tree_hash
+from skerry.trees.sparse import find_extents
 from tests.archive.trees import add_socket, everything, fresh, is_empty, pack, unpack
 
 
@@ -217,7 +218,7 @@ def test_holes_of_a_file_of_5_gb_stay_holes(tmp_path: Path) -> None:
 def test_a_file_with_more_pieces_than_a_map_keeps_loses_only_small_holes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("skerry.archive.sparse.MAX_EXTENTS", 8)
+    monkeypatch.setattr("skerry.trees.sparse.MAX_EXTENTS", 8)
     tree = fresh(tmp_path / "in")
     with (tree / "disk").open("wb") as file:
         for piece in range(40):

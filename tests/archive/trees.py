@@ -12,11 +12,12 @@ from pathlib import Path
 
 import zstandard
 
-from skerry.archive import Key, Limits, Totals, open_archive, tar, write_archive
+from skerry.archive import Key, Limits, Totals, open_archive, write_archive
 from skerry.archive.format import MANIFEST, TOTALS, encode_manifest, encode_totals, new_manifest
 from skerry.archive.ledger import Ledger
 from skerry.archive.streams import Sink
-from skerry.archive.tar import Member
+from skerry.trees import tar
+from skerry.trees.tar import Member
 
 CAPABILITY = bytes.fromhex("0100000200200000000000000000000000000000")
 """cap_net_raw=ep, as the kernel keeps it."""

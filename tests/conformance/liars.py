@@ -10,8 +10,8 @@ import anyio
 from anyio.abc import ByteStream
 
 from examples.memory_provider import MemoryProvider
+from skerry.core.contract.provider import AGENT_PORT, Channel
 from skerry.core.models import SandboxInfo, SandboxSpec
-from skerry.core.provider import AGENT_PORT, Channel
 from skerry.wire import FINAL, Decoder, Exit, Frame, Start, Type, encode_frame
 
 Change = Callable[[Frame, int], bytes]

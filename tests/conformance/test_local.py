@@ -6,7 +6,7 @@ import pytest
 
 from skerry import testing
 from skerry.core import registry
-from skerry.core.provider import Provider
+from skerry.core.contract.provider import Provider
 from skerry.providers.local import LocalProvider
 from skerry.providers.local.engine import Engine
 

@@ -8,7 +8,7 @@ import pytest
 
 from examples.memory_provider import MemoryProvider
 from skerry import testing
-from skerry.core.provider import CAPABILITIES, Provider
+from skerry.core.contract.provider import CAPABILITIES, Provider
 
 NOT_OFFERED = {"limits", "network"}
 """Classes some of whose cases need more than a plain process: they may be skipped, as those of a capability that this

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from skerry import testing
-from skerry.core.provider import Provider
+from skerry.core.contract.provider import Provider
 from skerry.providers.remote import RemoteProvider
 from tests.server.conftest import Running
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from skerry import Resources, Sandbox
-from skerry.providers.local import record
+from skerry.providers.local.sandbox import record
 from tests import inventory
 
 MIB = 1 << 20

@@ -22,8 +22,8 @@ from skerry.core.errors import (
     Unauthenticated,
     Unsupported,
 )
+from skerry.core.json import dump_json, from_plain, load_json
 from skerry.core.models import BuiltTemplate, ExecResult, ExecStatus, Resources, SandboxSpec, Script, VolumeMount
-from skerry.core.plain import dumps, from_plain, loads
 from skerry.core.problems import to_problem
 from skerry.functional import create_client
 from skerry.http import AsyncClient, Client, Login, Request, find_login, forget_login, load_login, save_login
@@ -88,7 +88,7 @@ def answering(*answers: tuple[int, str, bytes] | None) -> Iterator[tuple[str, li
     ],
 )
 def test_an_error_arrives_as_the_very_same(error: SkerryError) -> None:
-    body = dumps(to_problem(error))
+    body = dump_json(to_problem(error))
     with answering((404, "application/problem+json", body)) as (url, _), Client(Login(url=url)) as client:
         with pytest.raises(type(error)) as raised:
             client.send(Request(method="GET", path="/v1/x"))
@@ -125,7 +125,7 @@ def test_what_may_be_repeated_is_and_what_may_not_is_not() -> None:
 
 
 def test_what_is_removed_by_an_attempt_whose_answer_is_lost_is_removed() -> None:
-    gone = (404, "application/problem+json", dumps(to_problem(SandboxNotFound("gone"))))
+    gone = (404, "application/problem+json", dump_json(to_problem(SandboxNotFound("gone"))))
     with answering(None, gone) as (url, seen), Client(Login(url=url)) as client:
         assert client.send(Request(method="DELETE", path="/v1/x")) is None
         assert len(seen) == 2
@@ -142,7 +142,7 @@ async def test_the_async_client_does_the_same() -> None:
     with answering(
         None,
         (200, "application/json", b"{}"),
-        (403, "application/problem+json", dumps(to_problem(SandboxNotFound("x")))),
+        (403, "application/problem+json", dump_json(to_problem(SandboxNotFound("x")))),
     ) as (url, seen):
         async with AsyncClient(Login(url=url)) as client:
             assert await client.send(Request(method="GET", path="/v1/x")) == {}
@@ -225,10 +225,10 @@ SPEC = SandboxSpec(
 
 
 def test_models_go_over_and_come_back_as_they_were() -> None:
-    assert from_plain(SandboxSpec, loads(dumps(SPEC))) == SPEC
+    assert from_plain(SandboxSpec, load_json(dump_json(SPEC))) == SPEC
     built = BuiltTemplate(name="a", id="b", post_create=(Script("x"),), ports=(1,), created_at=1.5)
-    assert from_plain(BuiltTemplate, loads(dumps(built))) == built
-    assert from_plain(ExecResult, loads(dumps(RESULT))) == RESULT
+    assert from_plain(BuiltTemplate, load_json(dump_json(built))) == built
+    assert from_plain(ExecResult, load_json(dump_json(RESULT))) == RESULT
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_models_go_over_and_come_back_as_they_were() -> None:
 )  # fmt: skip
 def test_what_is_no_model_is_refused(text: bytes) -> None:
     with pytest.raises(InvalidArgument):
-        from_plain(SandboxSpec, loads(text))
+        from_plain(SandboxSpec, load_json(text))
 
 
 def test_a_later_server_may_say_more() -> None:

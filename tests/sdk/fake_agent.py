@@ -14,9 +14,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import anyio
 from anyio.abc import UNIXSocketStream
 
+from skerry.core.contract.provider import Channel, Deadlines, Leases, Provider, Resizable
 from skerry.core.errors import SandboxNotFound
 from skerry.core.models import Event, Resources, SandboxInfo, SandboxSpec, State, Usage
-from skerry.core.provider import Channel, Deadlines, Leases, Provider, Resizable
 from skerry.wire import (
     FINAL,
     Decoder,

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from skerry import ExecStream, InvalidArgument, OutputChunk, Sandbox, SandboxNotFound, compute
-from skerry.sdk import portal
+from skerry.sdk.blocking import portal
 from skerry.wire import Type, data_frame
 from tests.sdk.agent_provider import AgentProvider
 from tests.sdk.fake_agent import Connection, FakeProvider, started

@@ -10,7 +10,7 @@ import pytest
 
 import skerry
 from skerry import AsyncSandbox, SandboxNotFound, State, Unsupported
-from skerry.core.provider import Deadlines, Leases, Provider, Resizable
+from skerry.core.contract.provider import Deadlines, Leases, Provider, Resizable
 from skerry.wire import Life, LifeReply, Type
 from tests.sdk.fake_agent import Connection, FakeProvider, reply
 

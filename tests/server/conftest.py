@@ -13,13 +13,13 @@ import httpx2
 import pytest
 from fastapi import FastAPI
 
+from skerry.server.access.permissions import Role, Scope
 from skerry.server.app import build_app
 from skerry.server.context import Context
-from skerry.server.permissions import Role, Scope
-from skerry.server.serving import Server
+from skerry.server.run.serve import Server
 from skerry.server.settings import Settings
 from skerry.server.store import Project, User
-from tests.providers.conftest import own_home  # noqa: F401 - a fixture
+from tests.providers.local.conftest import own_home  # noqa: F401 - a fixture
 
 T = TypeVar("T")
 

@@ -84,7 +84,7 @@ async def _make_key(home: Path, name: str = "separate", *, admin: bool = True) -
 
 def main() -> None:
     from skerry.server.app import build_app
-    from skerry.server.serving import Server
+    from skerry.server.run.serve import Server
 
     settings = Settings(home=Path(sys.argv[1]), port=int(sys.argv[2]), rate=0.0)
     Server(build_app(settings), settings).run()

@@ -11,10 +11,10 @@ from skerry import AsyncSandbox, AsyncTemplates, BuildProgress, TemplateBuildFai
 from skerry.core import registry
 from skerry.core.models import SandboxInfo, SandboxSpec
 from skerry.providers.local import LocalProvider
-from skerry.providers.local.bases import Base
-from skerry.providers.local.kept import Kept
 from skerry.providers.local.locks import FileLock
-from skerry.providers.local.statefile import StateFile
+from skerry.providers.local.storage.bases import Base
+from skerry.providers.local.storage.export_manifest import StateFile
+from skerry.providers.local.storage.snapshot_record import Kept
 from skerry.templates import Command, Scripts, Template
 from tests import inventory
 from tests.templates.archives import tiny

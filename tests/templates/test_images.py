@@ -21,8 +21,8 @@ from skerry import (
     ProviderUnavailable,
     TemplateBuildFailed,
 )
-from skerry.sdk import images
-from skerry.sdk.images import parse_config
+from skerry.sdk.templates import images
+from skerry.sdk.templates.images import parse_config
 from tests import inventory
 from tests.templates.archives import docker_archive, file, layer, oci_archive, special
 

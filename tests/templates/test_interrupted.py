@@ -18,7 +18,7 @@ import pytest
 from skerry import AsyncSandbox, AsyncTemplates, DiskFull, SandboxNotFound, TemplateBuildFailed, TemplateNotFound
 from skerry.providers.local import LocalProvider
 from skerry.providers.local.engine import Engine
-from skerry.sdk.building import Builder
+from skerry.sdk.templates.builder import Builder
 from skerry.templates import Command, Scripts, Template
 from tests import inventory
 from tests.conftest import unmount_below

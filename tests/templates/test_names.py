@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from skerry import AsyncSandbox, AsyncTemplates, InvalidArgument, TemplateNotFound
-from skerry.core.built import meant
 from skerry.core.models import BuiltTemplate
+from skerry.core.template_names import resolve_built
 from skerry.templates import Template, resolve
 from tests.templates.archives import docker_archive, file, layer
 
@@ -146,15 +146,15 @@ def test_meant_prefers_what_is_exact_and_then_what_is_new() -> None:
     other, alias = built("a:1.5", at=3.0), built("b:9", "c", at=4.0)
     hidden, picture = built("a:2", at=9.0, superseded=True), built("image:00ff", at=10.0)
     known = [old, hidden, new, picture, other, alias]
-    assert meant("a:1", known) is new
-    assert meant("a", known) is other
-    assert meant("a:1.5", known) is other
-    assert meant("c", known) is alias
-    assert meant("c:9", known) is alias
-    assert meant(old.id, known) is old
-    assert meant(old.reference, known) is old
-    assert meant(hidden.reference, known) is hidden
-    assert meant("image:00ff", known) is picture
+    assert resolve_built("a:1", known) is new
+    assert resolve_built("a", known) is other
+    assert resolve_built("a:1.5", known) is other
+    assert resolve_built("c", known) is alias
+    assert resolve_built("c:9", known) is alias
+    assert resolve_built(old.id, known) is old
+    assert resolve_built(old.reference, known) is old
+    assert resolve_built(hidden.reference, known) is hidden
+    assert resolve_built("image:00ff", known) is picture
     for wrong in ("a:2", "image", "d", "", ":", "@", f"a:1@{'0' * 16}"):
         with pytest.raises(TemplateNotFound):
-            meant(wrong, known)
+            resolve_built(wrong, known)

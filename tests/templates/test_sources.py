@@ -22,7 +22,7 @@ from skerry import (
     TarSource,
     TemplateBuildFailed,
 )
-from skerry.sdk.sources import SourceOption
+from skerry.sdk.templates.sources import SourceOption
 from skerry.templates import Command, File, Scripts, Template
 from tests import inventory
 

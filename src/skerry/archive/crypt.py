@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from skerry.archive.keys import KEY_SIZE, Key
-from skerry.core.errors import Corrupted, Unauthenticated, Unsupported
+from skerry.core import Corrupted, Unauthenticated, Unsupported
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM

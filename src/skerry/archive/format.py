@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import TypeAlias
 
-from skerry.core.errors import (
+from skerry.core import (
     Corrupted,
-    DiskFull,
-    FileError,
-    FileMissing,
     InvalidArgument,
-    NotADirectory,
-    PermissionDenied,
-    ReadOnly,
-    SkerryError,
     Unsupported,
 )
 
@@ -31,13 +22,7 @@ TOTALS = b"totals.json"
 MAX_MANIFEST = 1024 * 1024
 MAX_TOTALS = 4096
 MAX_LAYERS = 128
-MAX_DEPTH = 256
-"""Levels of directories, as for transfers: each costs an open file."""
 MAX_NAME = 255
-MAX_PAX = 1024 * 1024
-"""Of one entry: its path, link target and extended attributes."""
-MAX_EXTENTS = 65_536
-"""Pieces of one sparse file; of one with more, the smallest holes are stored as zeros."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,26 +152,3 @@ def _object(encoded: bytes, what: str) -> dict[str, JSON]:
     if not isinstance(found, dict):
         raise Corrupted(f"the {what} of the archive is not a JSON object")
     return found
-
-
-_ERRORS: dict[int, type[FileError]] = {
-    errno.ENOSPC: DiskFull,
-    errno.EDQUOT: DiskFull,
-    errno.ENOENT: FileMissing,
-    errno.ENOTDIR: NotADirectory,
-    errno.EACCES: PermissionDenied,
-    errno.EPERM: PermissionDenied,
-    errno.EROFS: ReadOnly,
-}
-
-
-@contextlib.contextmanager
-def disk_errors(doing: str) -> Iterator[None]:
-    """An OSError of this machine's disk becomes a FileError that says what was being done."""
-    try:
-        yield
-    except SkerryError:
-        raise
-    except OSError as error:
-        kind = _ERRORS.get(error.errno or 0, FileError)
-        raise kind(f"{doing}: {error.strerror or error}", errno=error.errno) from error

@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from skerry.core.errors import InvalidArgument
+from skerry.core import InvalidArgument
 
 KEY_SIZE = 32
 _MAX_TEXT = 4096

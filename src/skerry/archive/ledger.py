@@ -9,9 +9,9 @@ import hashlib
 import os
 from dataclasses import dataclass, field
 
-from skerry.archive import tar
 from skerry.archive.format import Totals
-from skerry.core.errors import Corrupted
+from skerry.core import Corrupted
+from skerry.trees import tar
 
 BLOCK_BYTES = 256 * 1024
 MAX_BLOCK_BYTES = BLOCK_BYTES + 256 * 1024

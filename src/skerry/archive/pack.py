@@ -8,11 +8,9 @@ import os
 import stat
 from collections.abc import Callable
 
-from skerry.archive import overlay, sparse, tar
 from skerry.archive.ledger import BLOCK_BYTES, Ledger
-from skerry.archive.tar import Member
-from skerry.archive.walk import Found, changed, walk
-from skerry.core.errors import Unsupported
+from skerry.core import Unsupported
+from skerry.trees import Found, Member, changed, overlay, sparse, tar, walk_tree
 
 _BATCH = 512 * 1024
 _READ = 512 * 1024
@@ -40,7 +38,7 @@ class Packer:
     def layer(self, root: int, prefix: bytes) -> None:
         """All of a directory, which is closed. Raises Unsupported, Conflict or OSError."""
         first: dict[tuple[int, int], bytes] = {}  # where a file with several names was met first
-        with contextlib.closing(walk(root)) as entries:
+        with contextlib.closing(walk_tree(root)) as entries:
             for found in entries:
                 self._entry(found, prefix + found.path, first)
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import BinaryIO
 
-from skerry.archive import tar
 from skerry.archive.format import (
     MANIFEST,
     MAX_MANIFEST,
@@ -19,17 +18,16 @@ from skerry.archive.format import (
     Totals,
     decode_manifest,
     decode_skipped,
-    disk_errors,
     encode_totals,
     layer_prefix,
 )
 from skerry.archive.keys import Key
 from skerry.archive.ledger import MAX_BLOCK_BYTES, Ledger, is_block
 from skerry.archive.streams import Source
-from skerry.archive.tar import BLOCK, Member
 from skerry.archive.unpack import Content, Layer
 from skerry.archive.verify import Unwritten
-from skerry.core.errors import Corrupted, InvalidArgument, QuotaExceeded
+from skerry.core import Corrupted, InvalidArgument, QuotaExceeded
+from skerry.trees import BLOCK, Member, disk_errors, tar
 
 _PROGRESS = 512 * 1024
 

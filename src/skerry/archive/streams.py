@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 from skerry.archive import crypt
 from skerry.archive.keys import Key
-from skerry.core.errors import Corrupted, InvalidArgument, Unauthenticated
+from skerry.core import Corrupted, InvalidArgument, Unauthenticated
 
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 WINDOW_LOG = 21

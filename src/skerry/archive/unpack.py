@@ -15,10 +15,9 @@ import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from skerry.archive import overlay, sparse, tar
-from skerry.archive.format import MAX_DEPTH, MAX_NAME, Limits
-from skerry.archive.tar import Member
-from skerry.core.errors import Corrupted, InvalidArgument, Unsupported
+from skerry.archive.format import MAX_NAME, Limits
+from skerry.core import Corrupted, InvalidArgument, Unsupported
+from skerry.trees import MAX_DEPTH, Member, overlay, sparse, tar
 
 _HERE = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

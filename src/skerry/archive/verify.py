@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from skerry.archive import overlay, sparse, tar
-from skerry.archive.tar import Member
 from skerry.archive.unpack import Content
-from skerry.core.errors import Corrupted
+from skerry.core import Corrupted
+from skerry.trees import Member, overlay, sparse, tar
 
 _READ = 512 * 1024
 

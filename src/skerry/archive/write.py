@@ -13,7 +13,6 @@ from skerry.archive.format import (
     TOTALS,
     ArchiveInfo,
     Limits,
-    disk_errors,
     encode_manifest,
     encode_totals,
     layer_prefix,
@@ -22,7 +21,7 @@ from skerry.archive.format import (
 from skerry.archive.keys import Key
 from skerry.archive.pack import Packer
 from skerry.archive.streams import Sink
-from skerry.archive.walk import open_root
+from skerry.trees import disk_errors, open_root
 
 
 def write_archive(

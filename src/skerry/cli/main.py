@@ -10,33 +10,33 @@ import typer
 from typer.main import get_command_name
 from typer.models import CommandInfo
 
-from skerry.cli import (
+from skerry.cli.commands import (
     accounts,
     bench,
-    completion,
     conformance,
-    copying,
+    cp,
     doctor,
-    editing,
+    edit,
+    export,
     files,
+    inspect,
     lifecycle,
     logs,
-    looking,
     ports,
-    processes,
+    run,
     sandboxes,
     server,
+    shell,
     snapshots,
-    states,
     storage,
     templates,
-    terminals,
     volumes,
     watch,
 )
+from skerry.cli.completion import scripts
 from skerry.cli.help import Grouped, help_
 from skerry.cli.options import Format
-from skerry.cli.output import print_error
+from skerry.cli.terminal.output import print_error
 
 app = typer.Typer(
     name="skerry",
@@ -80,28 +80,28 @@ app.command(rich_help_panel="Lifecycle")(lifecycle.pause)
 app.command(rich_help_panel="Lifecycle")(lifecycle.resume)
 app.command(rich_help_panel="Lifecycle")(lifecycle.recover)
 app.command(rich_help_panel="Lifecycle")(lifecycle.reset)
-app.command(rich_help_panel="Running", context_settings=_COMMAND_LAST)(processes.run)
-app.command("exec", rich_help_panel="Running", context_settings=_COMMAND_LAST)(processes.exec_)
-app.command("sh", rich_help_panel="Running", context_settings=_COMMAND_LAST)(terminals.shell)
-app.command(rich_help_panel="Running")(terminals.attach)
+app.command(rich_help_panel="Running", context_settings=_COMMAND_LAST)(run.run)
+app.command("exec", rich_help_panel="Running", context_settings=_COMMAND_LAST)(run.exec_)
+app.command("sh", rich_help_panel="Running", context_settings=_COMMAND_LAST)(shell.shell)
+app.command(rich_help_panel="Running")(shell.attach)
 app.command(rich_help_panel="Running")(logs.logs)
-app.command(rich_help_panel="Running")(processes.kill)
+app.command(rich_help_panel="Running")(run.kill)
 app.command("ls", rich_help_panel="Files")(files.list_)
 app.command(rich_help_panel="Files")(files.cat)
-app.command(rich_help_panel="Files")(copying.cp)
-app.command(rich_help_panel="Files")(editing.edit)
+app.command(rich_help_panel="Files")(cp.cp)
+app.command(rich_help_panel="Files")(edit.edit)
 app.command(rich_help_panel="Files")(watch.watch)
 app.add_typer(snapshots.app, name="snapshot", rich_help_panel="Keeping")
 app.command(rich_help_panel="Keeping")(snapshots.clone)
 app.command(rich_help_panel="Keeping")(snapshots.fork)
-app.command(rich_help_panel="Keeping")(states.export)
-app.command("import", rich_help_panel="Keeping")(states.import_)
-app.command(rich_help_panel="Keeping")(states.archive)
+app.command(rich_help_panel="Keeping")(export.export)
+app.command("import", rich_help_panel="Keeping")(export.import_)
+app.command(rich_help_panel="Keeping")(export.archive)
 app.add_typer(templates.app, name="template", rich_help_panel="Keeping")
 app.add_typer(volumes.app, name="volume", rich_help_panel="Keeping")
 app.command(rich_help_panel="Network")(ports.port)
-app.command(rich_help_panel="Looking")(looking.usage)
-app.command(rich_help_panel="Looking")(looking.events)
+app.command(rich_help_panel="Looking")(inspect.usage)
+app.command(rich_help_panel="Looking")(inspect.events)
 app.command(rich_help_panel="Server")(server.up)
 app.command(rich_help_panel="Server")(server.status)
 app.command(rich_help_panel="Server")(server.down)
@@ -118,7 +118,7 @@ app.command(rich_help_panel="Machine")(sandboxes.gc)
 app.command(rich_help_panel="Machine")(doctor.doctor)
 app.command(rich_help_panel="Machine")(bench.bench)
 app.command(rich_help_panel="Machine")(conformance.conformance)
-app.command(rich_help_panel="Machine")(completion.completion)
+app.command(rich_help_panel="Machine")(scripts.completion)
 app.command("help", rich_help_panel="Machine")(help_)
 
 
@@ -144,8 +144,8 @@ def _name(info: CommandInfo, callback: Callable[..., object]) -> str:
 def main() -> None:
     """Runs the command line of this process and exits: 2 for wrong usage."""
     arguments = sys.argv[1:]
-    if arguments[:1] == [completion.ASK]:
-        completion.answer(app, arguments[1:])
+    if arguments[:1] == [scripts.ASK]:
+        scripts.answer(app, arguments[1:])
         return
     _narrow(arguments[0] if arguments else "")
     try:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from skerry.core.models import VolumeMount
+    from skerry.core import VolumeMount
 
 
 class Format(StrEnum):
@@ -29,8 +29,7 @@ class OnTimeout(StrEnum):
 
 def _lifetime_help() -> str:
     """With the default and the maximum of this machine; a server has its own."""
-    from skerry.core.config import limits
-    from skerry.core.errors import InvalidArgument
+    from skerry.core import InvalidArgument, limits
 
     what = "Let it run for at most this many seconds from its last start"
     try:
@@ -105,7 +104,7 @@ def parse_env(assignments: list[str] | None) -> dict[str, str]:
     """The variables given with --env. Raises InvalidArgument."""
     import os
 
-    from skerry.core.errors import InvalidArgument
+    from skerry.core import InvalidArgument
 
     env: dict[str, str] = {}
     for assignment in assignments or []:
@@ -120,8 +119,7 @@ def parse_env(assignments: list[str] | None) -> dict[str, str]:
 
 def parse_volumes(volumes: list[str] | None) -> list[VolumeMount]:
     """The mounts given with --volume. Raises InvalidArgument."""
-    from skerry.core.errors import InvalidArgument
-    from skerry.core.models import VolumeMount
+    from skerry.core import InvalidArgument, VolumeMount
 
     mounts = []
     for text in volumes or []:

@@ -11,7 +11,7 @@ from typing import NoReturn
 import typer
 
 from skerry.cli.options import Format
-from skerry.cli.output import print_error, print_json, say
+from skerry.cli.terminal.output import print_error, print_json, say
 
 RUN_FAILED = 125
 """Skerry itself failed while it should have run a command; no command's own exit code is meant."""
@@ -44,7 +44,7 @@ def fail_as_told(work: Callable[[], int | None], *, output: Format) -> None:
 
     Ctrl-C ends it at once, with 130.
     """
-    from skerry.cli.places import local_errors
+    from skerry.cli.paths import local_errors
 
     try:
         with local_errors():
@@ -62,7 +62,7 @@ def remove_each(names: list[str], remove: Callable[[str], Awaitable[str]], *, ou
     """Remove one after the other and print what `remove` returns for each; then exit, with 1 if one could not be."""
 
     async def work() -> int:
-        from skerry.core.errors import Conflict, SkerryError
+        from skerry.core import Conflict, SkerryError
 
         removed, failed = [], 0
         for name in names:
@@ -118,7 +118,7 @@ def _single(error: BaseException) -> BaseException:
 
 def _report(error: BaseException, *, output: Format, failure: int) -> int:
     """Prints what went wrong; the exit code for it. Raises it again for SKERRY_DEBUG=1."""
-    from skerry.core.errors import SkerryError
+    from skerry.core import SkerryError
 
     if isinstance(error, BrokenPipeError):
         _discard_stdout()

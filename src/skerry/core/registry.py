@@ -9,8 +9,8 @@ from functools import cache
 from importlib.metadata import entry_points
 
 from skerry.core import config
+from skerry.core.contract.provider import Provider
 from skerry.core.errors import InvalidArgument
-from skerry.core.provider import Provider
 
 GROUP = "skerry.providers"
 

@@ -9,9 +9,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from skerry.core.errors import Corrupted, InvalidArgument, SkerryError
-from skerry.core.models import ExecResult, SandboxInfo, State
-from skerry.core.plain import from_plain
+from skerry.core import Corrupted, ExecResult, InvalidArgument, SandboxInfo, SkerryError, State, from_plain
 from skerry.http.client import AsyncClient, Client
 from skerry.http.exchange import Request, idempotent
 from skerry.http.login import Login

@@ -11,9 +11,9 @@ from typing import Any, Self
 import anyio
 import httpx2
 
-from skerry.core.errors import SkerryError
+from skerry.core import SkerryError
 from skerry.http import exchange
-from skerry.http.exchange import Attempts, Request, failure, lost
+from skerry.http.exchange import Attempts, Request, connection_lost, failure
 from skerry.http.login import Login, find_login
 
 
@@ -26,7 +26,7 @@ class Client:
         self.known = False
         """Whether the server has ever answered."""
         transport = httpx2.HTTPTransport(**exchange.transport_settings(self.login))
-        self._http = httpx2.Client(transport=transport, **exchange.settings(self.login))
+        self._http = httpx2.Client(transport=transport, **exchange.client_settings(self.login))
 
     def send(self, request: Request) -> Any:
         """The answer's JSON. Raises the same errors as a local call, ConnectionLost, Timeout, InternalError."""
@@ -43,7 +43,7 @@ class Client:
                 )
             except httpx2.TransportError as error:
                 if (pause := attempts.pause(error)) is None:
-                    raise lost(error, self.login) from error
+                    raise connection_lost(error, self.login) from error
                 time.sleep(pause)
                 continue
             self.known = True
@@ -67,7 +67,7 @@ class Client:
                     raise failure(response.status_code, response.headers.get("content-type", ""), response.read())
                 yield response
         except httpx2.TransportError as error:
-            raise lost(error, self.login) from error
+            raise connection_lost(error, self.login) from error
 
     def close(self) -> None:
         self._http.close()
@@ -88,7 +88,7 @@ class AsyncClient:
         self.login = login or find_login()
         self.known = False
         transport = httpx2.AsyncHTTPTransport(**exchange.transport_settings(self.login))
-        self._http = httpx2.AsyncClient(transport=transport, **exchange.settings(self.login))
+        self._http = httpx2.AsyncClient(transport=transport, **exchange.client_settings(self.login))
 
     async def send(self, request: Request) -> Any:
         """As `Client.send`."""
@@ -105,7 +105,7 @@ class AsyncClient:
                 )
             except httpx2.TransportError as error:
                 if (pause := attempts.pause(error)) is None:
-                    raise lost(error, self.login) from error
+                    raise connection_lost(error, self.login) from error
                 await anyio.sleep(pause)
                 continue
             self.known = True
@@ -134,7 +134,7 @@ class AsyncClient:
                     raise problem
                 yield response
         except httpx2.TransportError as error:
-            raise lost(error, self.login) from error
+            raise connection_lost(error, self.login) from error
 
     async def aclose(self) -> None:
         await self._http.aclose()

@@ -11,9 +11,7 @@ from typing import Any
 
 import httpx2
 
-from skerry.core.errors import ConnectionLost, InternalError, SkerryError, Timeout
-from skerry.core.plain import dumps, loads
-from skerry.core.problems import from_problem
+from skerry.core import ConnectionLost, InternalError, SkerryError, Timeout, dump_json, from_problem, load_json
 from skerry.http.login import Login
 
 IDEMPOTENT = frozenset({"GET", "HEAD", "PUT", "DELETE"})
@@ -53,7 +51,7 @@ class Request:
         return self.method in IDEMPOTENT or ("Idempotency-Key" in self.headers and self.path in KEYED)
 
     def content(self) -> bytes | None:
-        return None if self.json is None else dumps(self.json)
+        return None if self.json is None else dump_json(self.json)
 
     def all_headers(self) -> dict[str, str]:
         return {**self.headers, **({"Content-Type": "application/json"} if self.json is not None else {})}
@@ -74,7 +72,7 @@ def tls(login: Login) -> ssl.SSLContext | bool:
     return context
 
 
-def settings(login: Login) -> dict[str, Any]:
+def client_settings(login: Login) -> dict[str, Any]:
     """The arguments of an httpx2 client."""
     headers = {"Accept": "application/json", "User-Agent": "skerry"}
     if login.key:
@@ -95,10 +93,10 @@ def transport_settings(login: Login) -> dict[str, Any]:
     return {"verify": tls(login), "limits": limits, "socket_options": KEEPALIVE, "trust_env": False}
 
 
-def answer(response: httpx2.Response) -> Any:
+def read_answer(response: httpx2.Response) -> Any:
     """The JSON of a good answer, None for an empty one. Raises the error that the answer stands for."""
     if response.is_success:
-        return loads(response.content) if response.content else None
+        return load_json(response.content) if response.content else None
     raise failure(response.status_code, response.headers.get("content-type", ""), response.content)
 
 
@@ -106,7 +104,7 @@ def failure(status: int, content_type: str, body: bytes) -> SkerryError:
     """The error of an answer that is none."""
     if "json" in content_type and len(body) <= MAX_PROBLEM:
         try:
-            problem = loads(body)
+            problem = load_json(body)
             if isinstance(problem, dict):
                 return from_problem(problem)
         except SkerryError:
@@ -115,7 +113,7 @@ def failure(status: int, content_type: str, body: bytes) -> SkerryError:
     return InternalError(f"the server answered {status}" + (f": {said}" if said else ""))
 
 
-def lost(error: Exception, login: Login) -> SkerryError:
+def connection_lost(error: Exception, login: Login) -> SkerryError:
     """What a failed connection means."""
     if isinstance(error, httpx2.TimeoutException):
         return Timeout(f"{login.url} did not answer in time: {type(error).__name__}")
@@ -138,15 +136,15 @@ class Attempts:
     def pause(self, error: Exception) -> float | None:
         """Seconds to wait before the next attempt; None: there is none."""
         refused = isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
-        lost = isinstance(error, httpx2.NetworkError | httpx2.RemoteProtocolError) and not refused
-        self._arrived |= lost
-        retry = (refused and self._patient) or (lost and self._request.repeatable)
+        connection_lost = isinstance(error, httpx2.NetworkError | httpx2.RemoteProtocolError) and not refused
+        self._arrived |= connection_lost
+        retry = (refused and self._patient) or (connection_lost and self._request.repeatable)
         return next(self._pauses, None) if retry else None
 
     def answer(self, response: httpx2.Response) -> Any:
         """As `answer`. What is not there when it is to be removed once more was removed by the attempt before."""
         try:
-            return answer(response)
+            return read_answer(response)
         except LookupError:
             if self._arrived and self._request.method == "DELETE":
                 return None

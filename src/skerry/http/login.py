@@ -9,9 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from skerry.core.config import login_file
-from skerry.core.errors import InvalidArgument, Unauthenticated
-from skerry.core.plain import dumps, from_plain, loads
+from skerry.core import InvalidArgument, Unauthenticated, dump_json, from_plain, load_json, login_file
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +57,7 @@ def save_login(login: Login, path: Path | None = None) -> Path:
     fd = os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     try:
         with open(fd, "wb") as file:
-            file.write(dumps(login))
+            file.write(dump_json(login))
             file.flush()
             os.fsync(file.fileno())
         os.rename(beside, path)
@@ -79,7 +77,7 @@ def load_login(path: Path | None = None) -> Login | None:
             data = file.read(1 << 20)
     except FileNotFoundError:
         return None
-    return from_plain(Login, loads(data), str(path), strict=False)
+    return from_plain(Login, load_json(data), str(path), strict=False)
 
 
 def forget_login(path: Path | None = None) -> bool:

@@ -17,8 +17,7 @@ from websockets.http11 import Response
 from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
-from skerry.core.errors import ConnectionLost, Corrupted, SkerryError
-from skerry.core.pipe import Ends, Pipe, PipeStream
+from skerry.core import ConnectionLost, Corrupted, Ends, Pipe, PipeStream, SkerryError
 from skerry.http.exchange import KEEPALIVE, failure, tls
 from skerry.http.login import Login
 
@@ -31,7 +30,7 @@ _PAUSE_ABOVE = 1 << 20
 _DATA = (Opcode.BINARY, Opcode.CONT)
 
 
-async def connect(login: Login, path: str, *, subprotocol: str | None = None) -> WebSocketStream:
+async def connect_websocket(login: Login, path: str, *, subprotocol: str | None = None) -> WebSocketStream:
     """An open WebSocket to the server. Raises the error of a refused upgrade, ConnectionLost."""
     secure = tls(login)
     context = secure if isinstance(secure, ssl.SSLContext) else None

@@ -9,9 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Literal, get_args
 
-from skerry.core.errors import InvalidArgument, SandboxNotFound, SkerryError
-from skerry.core.models import Event
-from skerry.core.provider import Provider
+from skerry.core import Event, InvalidArgument, Provider, SandboxNotFound, SkerryError
 from skerry.sdk.log import log
 
 EventType = Literal[

@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from skerry.core.config import check_seconds
-from skerry.core.errors import InvalidArgument, SkerryError
-from skerry.core.models import ExecResult, State
+from skerry.core import ExecResult, InvalidArgument, SkerryError, State, check_seconds
 
 if TYPE_CHECKING:
-    from skerry.sdk._sync import Sandbox
+    from skerry.sdk.blocking._sync import Sandbox
     from skerry.sdk.sandbox import AsyncSandbox
 
 TIMEOUT = 10.0

@@ -8,8 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from skerry.core.errors import InvalidArgument
-from skerry.core.models import Resources, SandboxInfo
+from skerry.core import InvalidArgument, Resources, SandboxInfo
 
 if TYPE_CHECKING:
     from skerry.sdk.sandbox import AsyncSandbox

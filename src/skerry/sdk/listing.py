@@ -7,9 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from skerry.core.errors import InvalidArgument
-from skerry.core.models import SandboxInfo, SandboxSpec, State, Usage
-from skerry.sdk.commands import check_whole
+from skerry.core import InvalidArgument, SandboxInfo, SandboxSpec, State, Usage
+from skerry.sdk.commands.request import check_whole
 from skerry.sdk.options import check_pairs
 
 
@@ -41,7 +40,7 @@ class SandboxPage:
         return self.items[index]
 
 
-def select(
+def select_sandboxes(
     everything: Iterable[SandboxInfo],
     *,
     state: State | str | None,

@@ -9,11 +9,25 @@ from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
 from typing import Literal, cast, get_args
 
-from skerry.core.config import Limits, check_least, check_most, check_seconds, limits, parse_size
-from skerry.core.errors import InvalidArgument, QuotaExceeded, Unsupported
-from skerry.core.models import OnTimeout, Resources, SandboxSpec, VolumeInfo, VolumeMount
-from skerry.core.names import NAME, check_mounts
-from skerry.sdk.commands import check_user, check_whole, encode_env, encode_path
+from skerry.core import (
+    NAME,
+    InvalidArgument,
+    Limits,
+    OnTimeout,
+    QuotaExceeded,
+    Resources,
+    SandboxSpec,
+    Unsupported,
+    VolumeInfo,
+    VolumeMount,
+    check_least,
+    check_most,
+    check_mounts,
+    check_seconds,
+    limits,
+    parse_size,
+)
+from skerry.sdk.commands.request import check_user, check_whole, encode_env, encode_path
 
 Network = Literal["none", "open"]
 ResourceOptions = Resources | Mapping[str, float | int | str | None]

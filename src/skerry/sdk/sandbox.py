@@ -10,38 +10,41 @@ from typing import Literal, Self
 
 import anyio
 
-from skerry.core import registry
-from skerry.core.errors import SandboxStopped, SkerryError, TemplateNotFound, Unsupported
-from skerry.core.models import (
+from skerry.core import (
     CodeResult,
+    Deadlines,
     Event,
     ExecResult,
+    Leases,
     OnTimeout,
+    Provider,
+    Resizable,
     SandboxInfo,
     SandboxSpec,
+    SandboxStopped,
+    SkerryError,
     SnapshotInfo,
     State,
+    TemplateNotFound,
+    Unsupported,
     Usage,
+    registry,
 )
-from skerry.core.provider import Deadlines, Leases, Provider, Resizable
-from skerry.core.provider import Volumes as VolumeProvider
-from skerry.sdk import code as snippets
-from skerry.sdk import lifecycle
-from skerry.sdk.building import ProgressCallback
-from skerry.sdk.commands import BytesCallback, Command, SandboxPath, Stdin, TextCallback, build
-from skerry.sdk.copies import CopyOptions, SecretOptions, check_count, copy, copy_spec
-from skerry.sdk.env import AsyncEnv
+from skerry.core import Volumes as VolumeProvider
+from skerry.sdk.commands import code as snippets
+from skerry.sdk.commands.env import AsyncEnv
+from skerry.sdk.commands.exec_stream import AsyncExecStream
+from skerry.sdk.commands.execute import execute, execute_on_terminal
+from skerry.sdk.commands.output import OUTPUT_LIMIT
+from skerry.sdk.commands.request import BytesCallback, Command, SandboxPath, Stdin, TextCallback, build
+from skerry.sdk.connection.link import Link
 from skerry.sdk.events import EventCallback, EventLog, EventType, check_callback
-from skerry.sdk.exec_stream import AsyncExecStream
-from skerry.sdk.execute import execute, execute_on_terminal
-from skerry.sdk.files import AsyncFiles
-from skerry.sdk.git import AsyncGit
+from skerry.sdk.files.files import AsyncFiles
+from skerry.sdk.git.git import AsyncGit
 from skerry.sdk.health import TIMEOUT as CHECK_TIMEOUT
 from skerry.sdk.health import Checks, HealthReport, examine
-from skerry.sdk.images import ImageOption
 from skerry.sdk.instructions import Instructions, check_instructions, describe
-from skerry.sdk.link import Link
-from skerry.sdk.listing import SandboxPage, SandboxStatus, select, spec_of
+from skerry.sdk.listing import SandboxPage, SandboxStatus, select_sandboxes, spec_of
 from skerry.sdk.log import log
 from skerry.sdk.options import (
     ResourceOptions,
@@ -52,8 +55,11 @@ from skerry.sdk.options import (
     check_limits,
     refuse_encrypted,
 )
-from skerry.sdk.output import OUTPUT_LIMIT
-from skerry.sdk.portable import (
+from skerry.sdk.ports.ports import AsyncPorts
+from skerry.sdk.processes.processes import AsyncProcesses
+from skerry.sdk.state import lifecycle
+from skerry.sdk.state.clone import CopyOptions, SecretOptions, check_count, copy, copy_spec
+from skerry.sdk.state.export import (
     KeyOptions,
     StateProgress,
     StateSource,
@@ -62,15 +68,21 @@ from skerry.sdk.portable import (
     export,
     import_,
 )
-from skerry.sdk.ports import AsyncPorts
-from skerry.sdk.preparing import ensure_workdir, make_workdir, needs_preparation, prepare, prepare_again, serve
-from skerry.sdk.processes import AsyncProcesses
-from skerry.sdk.snapshots import AsyncSandboxSnapshots, LogCallback, SnapshotName, check_beginning, require_snapshots
-from skerry.sdk.snapshots import find as find_snapshot
-from skerry.sdk.sources import SourceOption, check_source, source_digest
-from skerry.sdk.states import wait_for_state
-from skerry.sdk.templates import TemplateOption, based_on, resolve_template
-from skerry.sdk.terminals import COLS, ROWS, AsyncTerminals
+from skerry.sdk.state.snapshots import (
+    AsyncSandboxSnapshots,
+    LogCallback,
+    SnapshotName,
+    check_beginning,
+    require_snapshots,
+)
+from skerry.sdk.state.snapshots import find as find_snapshot
+from skerry.sdk.state.wait import wait_for_state
+from skerry.sdk.templates.builder import ProgressCallback
+from skerry.sdk.templates.images import ImageOption
+from skerry.sdk.templates.setup import ensure_workdir, make_workdir, needs_preparation, prepare, prepare_again, serve
+from skerry.sdk.templates.sources import SourceOption, check_source, source_digest
+from skerry.sdk.templates.templates import TemplateOption, based_on, resolve_template
+from skerry.sdk.terminals.terminals import COLS, ROWS, AsyncTerminals
 from skerry.sdk.usage import measure
 from skerry.wire import Life, LifeReply
 
@@ -346,7 +358,7 @@ class AsyncSandbox:
         Raises InvalidArgument for an unknown state, a limit below 1 or a cursor that is none.
         """
         everything = await registry.provider(provider).list()
-        return select(everything, state=state, metadata=metadata, labels=labels, limit=limit, cursor=cursor)
+        return select_sandboxes(everything, state=state, metadata=metadata, labels=labels, limit=limit, cursor=cursor)
 
     async def __aenter__(self) -> Self:
         if not self._owned:

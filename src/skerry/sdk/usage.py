@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from skerry.core.errors import Corrupted
-from skerry.core.models import Usage
-from skerry.sdk.link import Link
+from skerry.core import Corrupted, Usage
+from skerry.sdk.connection.link import Link
 from skerry.wire import Stats, StatsReply
 
 

@@ -13,16 +13,15 @@ from fastapi.exceptions import RequestValidationError, WebSocketRequestValidatio
 from fastapi.openapi.utils import get_openapi
 from starlette.exceptions import HTTPException
 
-from skerry.core.errors import SkerryError
-from skerry.core.problems import CONTENT_TYPE
-from skerry.core.provider import Provider
-from skerry.server import background, problems
+from skerry.core import CONTENT_TYPE, Provider, SkerryError
+from skerry.server.access.identity import cookie_name
+from skerry.server.api.v1 import ROUTERS
 from skerry.server.context import Context
-from skerry.server.front import Front
-from skerry.server.identity import cookie_name
-from skerry.server.routes import ROUTERS
-from skerry.server.routing import check_complete
+from skerry.server.jobs import jobs
 from skerry.server.settings import Settings
+from skerry.server.web import problems
+from skerry.server.web.guard import check_complete
+from skerry.server.web.middleware import Front
 
 
 def build_app(settings: Settings, provider: Provider | None = None) -> FastAPI:
@@ -60,7 +59,7 @@ def build_app(settings: Settings, provider: Provider | None = None) -> FastAPI:
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     context: Context = app.state.context
     async with anyio.create_task_group() as tasks:
-        await background.start(context, tasks)
+        await jobs.start(context, tasks)
         yield
         context.stopping.set()
         tasks.cancel_scope.cancel()

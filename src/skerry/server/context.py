@@ -8,23 +8,21 @@ from typing import Annotated, Any
 from fastapi import Depends
 from starlette.requests import HTTPConnection
 
-from skerry.core import registry
-from skerry.core.errors import Unauthenticated
-from skerry.core.provider import Provider
-from skerry.server.access import Subject, allowed, is_admin, record
-from skerry.server.holdings import Holdings, LocatedSnapshot, LocatedVolume
-from skerry.server.hub import Hub
-from skerry.server.identity import Actor
-from skerry.server.leases import Leases
-from skerry.server.limits import Buckets, Counts
-from skerry.server.metrics import Metrics
-from skerry.server.passwords import Passwords
-from skerry.server.permissions import Action, Role
-from skerry.server.projects import locate, visible
-from skerry.server.sandboxes import Directory, Located
+from skerry.core import Provider, Unauthenticated, registry
+from skerry.server.access.check import Subject, allowed, is_admin, record
+from skerry.server.access.identity import Actor
+from skerry.server.access.passwords import Passwords
+from skerry.server.access.permissions import Action, Role
+from skerry.server.access.rate_limits import Buckets, Counts
+from skerry.server.access.tickets import Tickets
+from skerry.server.jobs.event_collector import Hub
+from skerry.server.projects.leases import Leases
+from skerry.server.projects.projects import locate, visible
+from skerry.server.projects.sandboxes import Directory, Located
+from skerry.server.projects.snapshots_volumes import Holdings, LocatedSnapshot, LocatedVolume
+from skerry.server.run.metrics import Metrics
 from skerry.server.settings import Settings
 from skerry.server.store import Project, Store, User
-from skerry.server.tickets import Tickets
 
 MANY_ADDRESSES = 20
 """How many addresses may try one name as often as one address may try any, before all who try it are slowed down."""

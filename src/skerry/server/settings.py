@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 from urllib.parse import urlsplit
 
-from skerry.core import config
-from skerry.core.errors import InvalidArgument
+from skerry.core import InvalidArgument, config
 
 ENVIRONMENT = "SKERRY_SERVER_"
 FILE = "server.toml"
@@ -91,7 +90,7 @@ class Settings:
         return frozenset(name.lower() for name in names if name not in ("", "0.0.0.0", "::"))
 
 
-def load(
+def load_settings(
     *, flags: Mapping[str, object] | None = None, environ: Mapping[str, str] | None = None, home: Path | None = None
 ) -> tuple[Settings, dict[str, str]]:
     """The settings in force, and where each comes from that is not built in. Raises InvalidArgument."""
@@ -199,7 +198,7 @@ def _number(name: str, kind: Any, value: object, wrong: InvalidArgument) -> int 
     return number  # type: ignore[no-any-return]
 
 
-def shown(settings: Settings, sources: Mapping[str, str]) -> list[tuple[str, object, str]]:
+def shown_settings(settings: Settings, sources: Mapping[str, str]) -> list[tuple[str, object, str]]:
     """Name, value and origin of every setting, for `skerry config show`."""
     return [
         (item.name, getattr(settings, item.name), sources.get(item.name, "built in"))

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from skerry.core.errors import ProviderUnavailable
+from skerry.core import ProviderUnavailable
 
 KEYRINGS = "/etc/apt/keyrings"
 SOURCES = "/etc/apt/sources.list.d/base.sources"

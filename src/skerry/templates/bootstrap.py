@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import shlex
 
-from skerry.core.errors import InvalidArgument
+from skerry.core import InvalidArgument
 from skerry.templates import aptsources
 from skerry.templates.aptsources import AptSources
 from skerry.templates.model import Command, File, Scripts, Template

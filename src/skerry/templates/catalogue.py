@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
-from skerry.core.built import IMAGES, nearest
-from skerry.core.errors import InvalidArgument, TemplateNotFound
+from skerry.core import IMAGES, InvalidArgument, TemplateNotFound, nearest
 from skerry.templates.aptsources import os_release
 from skerry.templates.model import Template
 from skerry.templates.parse import FILE_NAME, load

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
-from skerry.core.errors import InvalidArgument
+from skerry.core import InvalidArgument
 
 if TYPE_CHECKING:
     import yaml

@@ -7,10 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from skerry.core.built import IMAGES
-from skerry.core.errors import InvalidArgument
-from skerry.core.models import Resources
-from skerry.core.names import check_shown
+from skerry.core import IMAGES, InvalidArgument, Resources, check_shown
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z._+-]{0,62}")

@@ -8,9 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from skerry.core.config import check_seconds, parse_size
-from skerry.core.errors import InvalidArgument, Unsupported
-from skerry.core.models import Resources
+from skerry.core import InvalidArgument, Resources, Unsupported, check_seconds, parse_size
 from skerry.templates import model
 from skerry.templates.document import MAX_SIZE, Value, read
 from skerry.templates.model import Command, File, Packages, Scripts, Template

@@ -11,31 +11,31 @@ import pytest
 pytest.register_assert_rewrite("skerry.testing.cases")
 
 from skerry.testing.cases.base import Conformance, Fresh  # noqa: E402
-from skerry.testing.cases.bounds import (  # noqa: E402
+from skerry.testing.cases.clients import ClientsConformance  # noqa: E402
+from skerry.testing.cases.commands.environment import EnvConformance  # noqa: E402
+from skerry.testing.cases.commands.exec import ExecConformance  # noqa: E402
+from skerry.testing.cases.commands.output import OutputConformance  # noqa: E402
+from skerry.testing.cases.commands.ports import PortsConformance  # noqa: E402
+from skerry.testing.cases.commands.processes import ProcessesConformance  # noqa: E402
+from skerry.testing.cases.commands.terminals import TerminalsConformance  # noqa: E402
+from skerry.testing.cases.commands.timeouts import TimeoutsConformance  # noqa: E402
+from skerry.testing.cases.files.files import FilesConformance  # noqa: E402
+from skerry.testing.cases.files.git_search import GitConformance, SearchConformance  # noqa: E402
+from skerry.testing.cases.files.transfers import TransfersConformance  # noqa: E402
+from skerry.testing.cases.files.watch import WatchConformance  # noqa: E402
+from skerry.testing.cases.limits_network import (  # noqa: E402
     DeadlinesConformance,
     LeasesConformance,
     LimitsConformance,
     NetworkConformance,
     ResizableConformance,
 )
-from skerry.testing.cases.clients import ClientsConformance  # noqa: E402
-from skerry.testing.cases.code import GitConformance, SearchConformance  # noqa: E402
-from skerry.testing.cases.environment import EnvConformance  # noqa: E402
-from skerry.testing.cases.exec import ExecConformance  # noqa: E402
-from skerry.testing.cases.files import FilesConformance  # noqa: E402
-from skerry.testing.cases.lifecycle import LifecycleConformance, ListingConformance  # noqa: E402
-from skerry.testing.cases.output import OutputConformance  # noqa: E402
-from skerry.testing.cases.ports import PortsConformance  # noqa: E402
-from skerry.testing.cases.processes import ProcessesConformance  # noqa: E402
-from skerry.testing.cases.snapshots import CopiesConformance, SnapshotsConformance  # noqa: E402
-from skerry.testing.cases.states import ArchivableConformance, PortableConformance  # noqa: E402
-from skerry.testing.cases.stopping import PausingConformance, StoppingConformance  # noqa: E402
-from skerry.testing.cases.templates import TemplatesConformance  # noqa: E402
-from skerry.testing.cases.terminals import TerminalsConformance  # noqa: E402
-from skerry.testing.cases.timeouts import TimeoutsConformance  # noqa: E402
-from skerry.testing.cases.transfers import TransfersConformance  # noqa: E402
-from skerry.testing.cases.volumes import VolumesConformance  # noqa: E402
-from skerry.testing.cases.watching import WatchConformance  # noqa: E402
+from skerry.testing.cases.state.export import ArchivableConformance, PortableConformance  # noqa: E402
+from skerry.testing.cases.state.lifecycle import LifecycleConformance, ListingConformance  # noqa: E402
+from skerry.testing.cases.state.snapshots import CopiesConformance, SnapshotsConformance  # noqa: E402
+from skerry.testing.cases.state.stopped_paused import PausingConformance, StoppingConformance  # noqa: E402
+from skerry.testing.cases.state.templates import TemplatesConformance  # noqa: E402
+from skerry.testing.cases.state.volumes import VolumesConformance  # noqa: E402
 
 SUITES: tuple[type[Conformance], ...] = (
     LifecycleConformance,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from skerry.core.provider import Provider
+from skerry.core import Provider
 from skerry.testing import SUITES, Conformance
 
 PROVIDER = pytest.StashKey[Provider]()

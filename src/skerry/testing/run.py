@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from skerry.core.errors import InvalidArgument
-from skerry.core.provider import Provider
+from skerry.core import InvalidArgument, Provider
 from skerry.testing import SUITES, cases, collected
 
 
@@ -28,7 +27,7 @@ class Outcome:
     """What pytest says about each case that failed."""
 
 
-def run(
+def run_suite(
     provider: Provider,
     *,
     only: str | None = None,

@@ -20,11 +20,11 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from skerry.core.provider import AGENT_PORT, Channel
+from skerry.core.contract.provider import AGENT_PORT, Channel
 from skerry.http.websocket import WebSocketStream
 from skerry.providers.remote import RemoteProvider
 from skerry.sdk import AsyncSandbox, Sandbox
-from skerry.server.permissions import Role
+from skerry.server.access.permissions import Role
 from skerry.server.streams import browser
 from tests.server.conftest import Running
 from tests.server.separate import Separate

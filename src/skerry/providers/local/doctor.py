@@ -10,13 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from skerry.core.config import home
-from skerry.core.errors import ProviderUnavailable, SkerryError
-from skerry.core.models import Resources, SandboxSpec
-from skerry.providers.local import btrfs, host, network
-from skerry.providers.local.cgroup import Cgroups
+from skerry.core import ProviderUnavailable, Resources, SandboxSpec, SkerryError, home
+from skerry.providers.local import host
 from skerry.providers.local.engine import Engine
-from skerry.providers.local.storage import choose, find_storage, missing_for_pool
+from skerry.providers.local.limits import network
+from skerry.providers.local.limits.cgroup import Cgroups
+from skerry.providers.local.storage import btrfs
+from skerry.providers.local.storage.choose import choose, find_storage, missing_for_pool
 
 _LANDLOCK_CREATE_RULESET = 444  # on every architecture
 _ASK_FOR_VERSION = 1

@@ -15,39 +15,47 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
-from skerry.core import transitions
-from skerry.core.config import home, limits
-from skerry.core.errors import (
+from skerry.core import (
     Conflict,
     Corrupted,
+    Event,
     NewerVersion,
     QuotaExceeded,
+    Resources,
     SandboxFailed,
+    SandboxInfo,
     SandboxNotFound,
+    SandboxSpec,
     SandboxStopped,
     SkerryError,
+    State,
     Unsupported,
+    Usage,
+    home,
+    limits,
+    transitions,
 )
-from skerry.core.models import Event, Resources, SandboxInfo, SandboxSpec, State, Usage
-from skerry.providers.local import ending, launch, network
-from skerry.providers.local import record as records
-from skerry.providers.local.bases import Base, find_base
-from skerry.providers.local.cgroup import Cgroups
-from skerry.providers.local.cold import COLD_CHANGES, Cold
-from skerry.providers.local.connections import Connections
 from skerry.providers.local.host import ProcessId, boot_id, boottime, require_root, runtime
-from skerry.providers.local.lifecycle import Lifecycle
-from skerry.providers.local.limits import LEAST_DISK, check_limits, merge, upper_limit
+from skerry.providers.local.launch import launch
+from skerry.providers.local.launch.first_connections import Connections
+from skerry.providers.local.limits import network
+from skerry.providers.local.limits.cgroup import Cgroups
+from skerry.providers.local.limits.resources import LEAST_DISK, check_limits, merge, upper_limit
 from skerry.providers.local.locks import FileLock
-from skerry.providers.local.record import Happening, Record
-from skerry.providers.local.restoring import Restoring, restoring_trees
-from skerry.providers.local.snapshots import Snapshots, snapshots_in
-from skerry.providers.local.states import States
-from skerry.providers.local.storage import Storage, open_storage
-from skerry.providers.local.store import KeyTaken, Store, new_id
-from skerry.providers.local.sweeping import KILL_TIMEOUT, Sweeping, trying
-from skerry.providers.local.templates import Templates
-from skerry.providers.local.volumes import Volumes
+from skerry.providers.local.sandbox import last_words
+from skerry.providers.local.sandbox import record as records
+from skerry.providers.local.sandbox.archive import COLD_CHANGES, Cold
+from skerry.providers.local.sandbox.folders import KeyTaken, Store, new_id
+from skerry.providers.local.sandbox.lifecycle import Lifecycle
+from skerry.providers.local.sandbox.record import Happening, Record
+from skerry.providers.local.sandbox.restore import Restoring, restoring_trees
+from skerry.providers.local.sandbox.sweep import KILL_TIMEOUT, Sweeping, trying
+from skerry.providers.local.storage.bases import Base, find_base
+from skerry.providers.local.storage.choose import Storage, open_storage
+from skerry.providers.local.storage.export import States
+from skerry.providers.local.storage.layers import Templates
+from skerry.providers.local.storage.snapshots import Snapshots, snapshots_in
+from skerry.providers.local.storage.volumes import Volumes
 from skerry.wire import LAST_WORDS_LIMIT
 
 _WORDS_ROOM = 2 * LAST_WORDS_LIMIT
@@ -235,12 +243,12 @@ class Engine:
         if file.parent.exists():
             storage.remove(file.parent)  # a full one cannot even be cleared
         storage.create(file.parent, _WORDS_ROOM if storage.default_limit() is not None else None)
-        ending.old_words_file(self.store, sandbox_id).unlink(missing_ok=True)
+        last_words.old_words_file(self.store, sandbox_id).unlink(missing_ok=True)
         os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
     def remove_words(self, sandbox_id: str) -> None:
         """Forget the last words of a sandbox of which nothing runs; should they stay, the next start clears them."""
-        ending.old_words_file(self.store, sandbox_id).unlink(missing_ok=True)
+        last_words.old_words_file(self.store, sandbox_id).unlink(missing_ok=True)
         with trying(f"the last words of sandbox {sandbox_id}"):
             self.storage.remove(self.store.words(sandbox_id).parent)
 
@@ -416,7 +424,7 @@ class Engine:
     @staticmethod
     def _settled(record: Record) -> bool:
         """Whether it is what its record says, and its end is not due."""
-        if record.pending is not None or record.expired() or record.abandoned() or ending.delete_due(record):
+        if record.pending is not None or record.expired() or record.abandoned() or last_words.delete_due(record):
             return False
         return record.alive or record.state not in (State.RUNNING, State.PAUSED)
 

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from skerry.core.errors import ProviderUnavailable
+from skerry.core import ProviderUnavailable
 
 BINARIES = Path(__file__).parents[2] / "_bin"
 _FSOPEN = 430  # on every architecture

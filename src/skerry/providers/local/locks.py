@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from types import TracebackType
 
-from skerry.core.errors import Conflict
+from skerry.core import Conflict
 
 _impatient: ContextVar[bool] = ContextVar("impatient", default=False)
 

@@ -13,40 +13,40 @@ from typing import BinaryIO, Concatenate, ParamSpec, TypeVar
 import anyio
 from anyio.abc import UNIXSocketStream
 
-from skerry.core.errors import ConnectionLost, SandboxNotFound, Unsupported
-from skerry.core.models import (
-    BuiltTemplate,
-    Changes,
-    Event,
-    ExportInfo,
-    Resources,
-    SandboxInfo,
-    SandboxSpec,
-    SnapshotInfo,
-    Usage,
-    VolumeInfo,
-)
-from skerry.core.pipes import Interruptible
-from skerry.core.provider import (
+from skerry.core import (
     AGENT_PORT,
     Archivable,
+    BuiltTemplate,
+    Changes,
     Channel,
+    ConnectionLost,
     Deadlines,
+    Event,
+    ExportInfo,
+    Interruptible,
     Leases,
     Pausable,
     Portable,
     Provider,
     Resizable,
+    Resources,
+    SandboxInfo,
+    SandboxNotFound,
+    SandboxSpec,
+    SnapshotInfo,
     Snapshots,
     Stoppable,
     Templates,
+    Unsupported,
+    Usage,
+    VolumeInfo,
     Volumes,
 )
 from skerry.providers.local.engine import Engine
-from skerry.providers.local.kept import Kept
-from skerry.providers.local.launch import address
+from skerry.providers.local.launch.launch import address
 from skerry.providers.local.locks import FileLock
-from skerry.providers.local.record import Record
+from skerry.providers.local.sandbox.record import Record
+from skerry.providers.local.storage.snapshot_record import Kept
 from skerry.providers.local.threads import Threads
 
 P = ParamSpec("P")

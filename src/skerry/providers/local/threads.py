@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import anyio
 
-from skerry.core.errors import Conflict
+from skerry.core import Conflict
 from skerry.providers.local.locks import Busy, impatient
 from skerry.providers.local.steps import Exit, Steps, once
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import anyio
 
-from skerry.core.errors import ConnectionLost, Corrupted
-from skerry.core.handshake import parse_hello
-from skerry.core.provider import Channel
-from skerry.http.websocket import WebSocketStream
+from skerry.core import Channel, ConnectionLost, Corrupted, parse_hello
+from skerry.http import WebSocketStream
 from skerry.wire import HEADER_SIZE, Decoder, FrameError
 
 

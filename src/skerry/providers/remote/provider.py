@@ -15,48 +15,43 @@ from urllib.parse import quote
 
 import anyio
 
-from skerry.core.errors import (
-    ConnectionLost,
-    Corrupted,
-    SandboxNotFound,
-    SkerryError,
-    SnapshotNotFound,
-    Unsupported,
-    VolumeNotFound,
-)
-from skerry.core.models import (
-    BuiltTemplate,
-    Changes,
-    Event,
-    ExportInfo,
-    Resources,
-    SandboxInfo,
-    SandboxSpec,
-    SnapshotInfo,
-    Usage,
-    VolumeInfo,
-)
-from skerry.core.plain import from_plain
-from skerry.core.provider import (
+from skerry.core import (
     AGENT_PORT,
     Archivable,
+    BuiltTemplate,
+    Changes,
     Channel,
+    ConnectionLost,
+    Corrupted,
     Deadlines,
+    Event,
+    ExportInfo,
     Leases,
     Pausable,
     Portable,
     Provider,
     Resizable,
+    Resources,
+    SandboxInfo,
+    SandboxNotFound,
+    SandboxSpec,
+    SkerryError,
+    SnapshotInfo,
+    SnapshotNotFound,
     Snapshots,
     Stoppable,
     Templates,
+    Unsupported,
+    Usage,
+    VolumeInfo,
+    VolumeNotFound,
     Volumes,
+    from_plain,
 )
-from skerry.http import Client, Login, Request, find_login, idempotent
-from skerry.http.websocket import WebSocketStream, connect
-from skerry.providers.remote import states
+from skerry.http import Client, Login, Request, WebSocketStream, connect_websocket, find_login, idempotent
+from skerry.providers.remote import export
 from skerry.providers.remote.greeting import greeted
-from skerry.providers.remote.leases import Holder
+from skerry.providers.remote.holder import Holder
 from skerry.providers.remote.threads import Stop, abandonable, to_the_end
 
 T = TypeVar("T")
@@ -173,7 +168,7 @@ class RemoteProvider(
         end = time.monotonic() + (REDIAL_FOR if self._client.known else 0.0)
         while True:
             try:
-                stream = await connect(self.login, path, subprotocol=subprotocol)
+                stream = await connect_websocket(self.login, path, subprotocol=subprotocol)
             except ConnectionLost:
                 if time.monotonic() >= end:
                     raise
@@ -266,7 +261,7 @@ class RemoteProvider(
         stop = Stop(on_progress)
         return await to_the_end(
             self._changing,
-            lambda: states.export_state(self._client, path, stop.around(target), key, stop.tell),
+            lambda: export.export_state(self._client, path, stop.around(target), key, stop.tell),
             stop.ask,
         )
 
@@ -280,7 +275,7 @@ class RemoteProvider(
         made: list[SandboxInfo] = []
 
         def work() -> None:
-            made.append(states.import_state(self._client, "/v1/provider/states", source, spec, key, stop.tell, params))
+            made.append(export.import_state(self._client, "/v1/provider/states", source, spec, key, stop.tell, params))
 
         try:
             await to_the_end(self._changing, work, stop.ask)

@@ -6,11 +6,11 @@ import secrets
 from pathlib import Path
 
 from skerry.server.store.audit import Audit, AuditEntry
-from skerry.server.store.belongings import Belonging, Belongings
 from skerry.server.store.database import Database
 from skerry.server.store.events import Events, StoredEvent
 from skerry.server.store.keys import ApiKey, Keys, SandboxToken
 from skerry.server.store.leases import LeaseStore
+from skerry.server.store.ownership import Belonging, Belongings
 from skerry.server.store.projects import Member, Project, Projects
 from skerry.server.store.users import User, Users
 from skerry.server.store.webhooks import Webhook, Webhooks

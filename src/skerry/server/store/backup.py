@@ -7,7 +7,7 @@ import sqlite3
 import time
 from pathlib import Path
 
-from skerry.core.errors import Corrupted, DiskFull, FileMissing
+from skerry.core import Corrupted, DiskFull, FileMissing
 
 _VERSION_AT = 60
 """Where a database file has its `user_version`: four bytes, big-endian."""

@@ -17,7 +17,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
 
-from skerry.core.errors import Conflict, Corrupted, DiskFull, ProviderUnavailable, SkerryError
+from skerry.core import Conflict, Corrupted, DiskFull, ProviderUnavailable, SkerryError
 from skerry.server.store.backup import back_up, backups, schema_of
 
 T = TypeVar("T")

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from skerry.core.models import Event
+from skerry.core import Event
 from skerry.server.store.database import Database
 
 

@@ -7,8 +7,8 @@ import sqlite3
 import time
 from dataclasses import dataclass
 
-from skerry.server.ids import digest, id_in, new_secret
-from skerry.server.permissions import Role, Scope
+from skerry.server.access.permissions import Role, Scope
+from skerry.server.access.secrets import digest, id_in, new_secret
 from skerry.server.store.database import Database
 
 USE_NOTED = 60.0

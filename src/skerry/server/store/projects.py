@@ -6,9 +6,9 @@ import sqlite3
 import time
 from dataclasses import dataclass
 
-from skerry.core.errors import Conflict
-from skerry.server.ids import new_id, new_slug
-from skerry.server.permissions import Role
+from skerry.core import Conflict
+from skerry.server.access.permissions import Role
+from skerry.server.access.secrets import new_id, new_slug
 from skerry.server.store.database import Database
 
 

@@ -6,8 +6,8 @@ import sqlite3
 import time
 from dataclasses import dataclass
 
-from skerry.core.errors import Conflict, NotFound
-from skerry.server.ids import new_id, new_slug
+from skerry.core import Conflict, NotFound
+from skerry.server.access.secrets import new_id, new_slug
 from skerry.server.store.database import Database
 
 

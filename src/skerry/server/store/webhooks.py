@@ -6,7 +6,7 @@ import sqlite3
 import time
 from dataclasses import dataclass, field
 
-from skerry.server.ids import new_id
+from skerry.server.access.secrets import new_id
 from skerry.server.store.database import Database
 
 

@@ -12,13 +12,12 @@ from typing import Any, Protocol
 import anyio
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from skerry.core.errors import InvalidArgument, PermissionDenied, SkerryError, TooLarge
-from skerry.core.problems import to_problem
-from skerry.server.access import Subject
+from skerry.core import InvalidArgument, PermissionDenied, SkerryError, TooLarge, to_problem
+from skerry.server.access.check import Subject
+from skerry.server.access.identity import Actor
+from skerry.server.access.permissions import Action
+from skerry.server.access.revocation import until_over
 from skerry.server.context import Context
-from skerry.server.identity import Actor
-from skerry.server.permissions import Action
-from skerry.server.streams.watch import until_over
 
 UNACKNOWLEDGED = 256 * 1024
 """Bytes in flight; who does not acknowledge is shown no more."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from skerry.core.errors import InvalidArgument, PermissionDenied, QuotaExceeded
+from skerry.core import InvalidArgument, PermissionDenied, QuotaExceeded
 from skerry.wire import (
     HEADER_SIZE,
     Attach,

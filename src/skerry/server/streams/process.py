@@ -12,14 +12,13 @@ from typing import Annotated, Any, Literal
 from fastapi import Query
 from starlette.websockets import WebSocket
 
-from skerry.core.errors import InvalidArgument, ProcessNotFound, SkerryError
-from skerry.sdk.exec_stream import AsyncExecStream
-from skerry.sdk.process import AsyncProcess
+from skerry.core import InvalidArgument, ProcessNotFound, SkerryError
+from skerry.sdk import AsyncExecStream, AsyncProcess
 from skerry.server.context import About, Ctx, Sandbox, Who
-from skerry.server.handles import PROCESSES
-from skerry.server.routing import Routes
+from skerry.server.projects.handles import PROCESSES
 from skerry.server.streams.browser import Browser, Ended, admit, gone_is_fine
 from skerry.server.streams.terminal import check_runs
+from skerry.server.web.guard import Routes
 
 router = Routes("streams")
 PATH = "/v1/sandboxes/{sandbox}/processes/{process}"

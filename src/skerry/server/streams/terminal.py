@@ -13,13 +13,11 @@ from typing import Annotated, Any, Literal
 from fastapi import Query
 from starlette.websockets import WebSocket
 
-from skerry.core.errors import Conflict, InvalidArgument, ProcessNotFound, SkerryError
-from skerry.core.models import State
-from skerry.sdk.terminal import AsyncTerminal
-from skerry.sdk.terminal_stream import AsyncTerminalStream
+from skerry.core import Conflict, InvalidArgument, ProcessNotFound, SkerryError, State
+from skerry.sdk import AsyncTerminal, AsyncTerminalStream
 from skerry.server.context import About, Context, Ctx, Sandbox, Who
-from skerry.server.routing import Routes
 from skerry.server.streams.browser import Browser, Ended, admit, gone_is_fine
+from skerry.server.web.guard import Routes
 
 router = Routes("streams")
 PATH = "/v1/sandboxes/{sandbox}/terminals/{terminal}"

@@ -11,9 +11,8 @@ from typing import Any, ClassVar, NoReturn, Protocol
 import anyio
 import pytest
 
-from skerry.core.errors import Unsupported
-from skerry.core.provider import Provider, capabilities
-from skerry.sdk.sandbox import AsyncSandbox
+from skerry.core import Provider, Unsupported, capabilities
+from skerry.sdk import AsyncSandbox
 
 _numbers = itertools.count(1)
 

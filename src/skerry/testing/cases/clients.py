@@ -11,10 +11,8 @@ from typing import Any
 import anyio
 import pytest
 
-from skerry.core.errors import SandboxNotFound
-from skerry.core.provider import Provider
-from skerry.sdk import Sandbox
-from skerry.sdk.sandbox import AsyncSandbox
+from skerry.core import Provider, SandboxNotFound
+from skerry.sdk import AsyncSandbox, Sandbox
 from skerry.testing.cases.base import Conformance, Fresh, gone
 
 

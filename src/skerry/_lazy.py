@@ -1,0 +1,22 @@
+"""Doors that load what is behind them when it is first used: `import skerry` and `skerry --help` stay quick."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+
+
+def lazy(package: str, modules: Mapping[str, str]) -> Callable[[str], object]:
+    """The `__getattr__` of a package: `modules` names, by module inside it, what each one provides."""
+    homes = {name: module for module, names in modules.items() for name in names.split()}
+
+    def get(name: str) -> object:
+        module = homes.get(name)
+        if module is None:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value: object = getattr(importlib.import_module(f"{package}.{module}"), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return get

@@ -1,0 +1,490 @@
+"""The commands `login`, `logout`, `whoami`, `user`, `key` and `project`: accounts of a server."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from skerry.cli import options
+from skerry.cli.options import Format
+from skerry.cli.runtime import fail_as_told
+from skerry.cli.terminal.output import ago, note, print_json, print_table, say
+
+if TYPE_CHECKING:
+    from skerry.http import Login
+
+users = typer.Typer(
+    name="user",
+    help="""Users of a server, for administrators.
+
+\b
+Example:
+  skerry user create mira
+  skerry user link mira
+""",
+    rich_markup_mode=None,
+    add_completion=False,
+)
+keys = typer.Typer(
+    name="key",
+    help="""Your API keys.
+
+\b
+Example:
+  skerry key create --name ci --scope write --days 90
+""",
+    rich_markup_mode=None,
+    add_completion=False,
+)
+projects = typer.Typer(
+    name="project",
+    help="""Projects, and who is a member.
+
+\b
+Example:
+  skerry project create demo
+  skerry project share demo mira --role write
+""",
+    rich_markup_mode=None,
+    add_completion=False,
+)
+
+UserName = Annotated[str, typer.Argument(metavar="USER", help="The name or id.", show_default=False)]
+ProjectName = Annotated[str, typer.Argument(metavar="PROJECT", help="The name or id.", show_default=False)]
+
+
+def _login() -> Login:
+    """Who is given or logged in; else, for root of this machine, the server that runs here."""
+    from skerry.core import Unauthenticated
+    from skerry.http import find_login
+
+    try:
+        return find_login()
+    except Unauthenticated:
+        from skerry.http import Login
+        from skerry.server import Settings, admin_key, running_server
+
+        directory = Settings().directory
+        key = admin_key(directory)  # first: who may not read it may not look at the rest either
+        found = None if key is None else running_server(directory)
+        if found is None or not found.url:
+            raise
+        return Login(url=found.url, key=key, ca_file=found.ca_file)
+
+
+def _ask(method: str, path: str, body: object = None, login: Login | None = None, **headers: str) -> Any:
+    from skerry.http import Client, Request
+
+    with Client(login or _login()) as client:
+        return client.send(Request(method=method, path=path, json=body, headers=headers, timeout=60.0))
+
+
+def _run(
+    method: str, path: str, body: object = None, *, output: Format, show: Callable[[Any], None] | None = None
+) -> None:
+    """Ask once; print the answer as JSON, or as `show` does."""
+
+    def work() -> None:
+        answer = _ask(method, path, body)
+        if output is Format.JSON:
+            print_json(answer)
+        elif show is not None:
+            show(answer)
+
+    fail_as_told(work, output=output)
+
+
+def login(
+    url: Annotated[
+        str | None, typer.Argument(metavar="[URL]", help="Such as http://127.0.0.1:7411.", show_default=False)
+    ] = None,
+    user: Annotated[
+        str | None, typer.Option("--user", "-u", metavar="NAME", help="Sign in by name and password.")
+    ] = None,
+    key: Annotated[bool, typer.Option("--key", help="Read an API key from standard input.")] = False,
+    ca_file: Annotated[
+        str | None, typer.Option("--ca-file", metavar="FILE", help="The authority of a server started with --tls.")
+    ] = None,
+    output: options.Output = Format.TEXT,
+) -> None:
+    """Use a server from now on: remember it and a key.
+
+    Later commands, and Python, use its sandboxes until `skerry logout`.
+    By name and password a new key is made; or a key is read from standard input. Neither is taken from the command
+    line, which other users of a machine can see. Without a URL: the server that runs on this machine.
+
+    \b
+    Example:
+      skerry login https://skerry.example:7411 --user mira
+      pass show skerry-key | skerry login https://skerry.example:7411 --key
+    """
+
+    def work() -> None:
+        import os
+
+        from skerry.core import InvalidArgument
+        from skerry.http import Login, check_url, save_login
+
+        # For later commands, in whatever directory they are given.
+        trusted = None if ca_file is None else os.path.abspath(ca_file)
+        found = _login() if url is None else Login(url=check_url(url))
+        found = found if trusted is None else replace(found, ca_file=trusted)
+        if key:
+            text = _read_secret("Key").strip()
+        elif user is not None:
+            text = _new_key(found, user)
+        elif found.key is not None:
+            text = found.key
+        else:
+            raise InvalidArgument("give --user NAME, or --key and a key on standard input")
+        chosen = Login(url=found.url, key=text, ca_file=found.ca_file)
+        who = _ask("GET", "/v1/session", login=chosen)
+        where = save_login(chosen)
+        if output is Format.JSON:
+            print_json({"url": chosen.url, "user": who["user"], "file": str(where)})
+        else:
+            say(f"logged in to {chosen.url} as {who['user']} ({where})")
+
+    fail_as_told(work, output=output)
+
+
+def _new_key(found: Login, user: str) -> str:
+    """A key for this machine, made in a session that ends at once."""
+    import os
+
+    import httpx2
+
+    from skerry.http import client_settings, connection_lost, read_answer, transport_settings
+
+    password = _read_secret("Password")
+    found = replace(found, key=None)  # who is logged in already may be somebody else
+    name = f"{os.environ.get('USER', 'somebody')} on {os.uname().nodename}"[:100]
+    transport = httpx2.HTTPTransport(**transport_settings(found))
+    try:
+        with httpx2.Client(transport=transport, **client_settings(found)) as client:
+            client.headers["x-skerry"] = "login"  # no page sends it: see the rules against other sites' pages
+            read_answer(client.post("/v1/session", json={"name": user, "password": password}))
+            made = read_answer(client.post("/v1/keys", json={"name": name, "scopes": ["read", "write", "admin"]}))
+            read_answer(client.delete("/v1/session"))
+    except httpx2.TransportError as error:
+        raise connection_lost(error, found) from error
+    return str(made["key"])
+
+
+def _read_secret(what: str) -> str:
+    """Typed unseen, or the first line of standard input; never of a command line, which others can see."""
+    if sys.stdin.isatty():
+        return str(typer.prompt(what, hide_input=True, err=True))
+    return sys.stdin.readline().rstrip("\r\n")
+
+
+def logout(output: options.Output = Format.TEXT) -> None:
+    """Forget the server that `login` remembers.
+
+    Sandboxes are those of this machine again. The key itself stays: `skerry key revoke` ends it.
+
+    \b
+    Example:
+      skerry logout
+    """
+
+    def work() -> None:
+        from skerry.http import forget_login
+
+        forgotten = forget_login()
+        if output is Format.JSON:
+            print_json({"forgotten": forgotten})
+        else:
+            note("forgotten" if forgotten else "nobody was logged in")
+
+    fail_as_told(work, output=output)
+
+
+def whoami(output: options.Output = Format.TEXT) -> None:
+    """Show which server commands talk to, and as whom.
+
+    \b
+    Example:
+      skerry whoami
+    """
+
+    def work() -> None:
+        found = _login()
+        who = _ask("GET", "/v1/session", login=found)
+        if output is Format.JSON:
+            print_json({"url": found.url, **who})
+            return
+        say(f"{who['user']}{' (administrator)' if who['admin'] else ''} at {found.url}, id {who['user_id']}")
+        say(f"{who['credential']}: {', '.join(who['scopes'])}")
+        for project in who["projects"]:
+            say(f"{project['id']}  {project['name']}  {project['role'] or 'administrator'}")
+
+    fail_as_told(work, output=output)
+
+
+@users.command("ls")
+def user_list(output: options.Output = Format.TEXT) -> None:
+    """List the users.
+
+    \b
+    Example:
+      skerry user ls
+    """
+
+    def show(answer: Any) -> None:
+        rows = [
+            (
+                user["name"],
+                "administrator" if user["admin"] else "user",
+                "disabled" if user["disabled"] else "active",
+                ago(user["created_at"]),
+            )
+            for user in answer["items"]
+        ]
+        print_table(("NAME", "KIND", "STATE", "AGE"), rows)
+
+    _run("GET", "/v1/users", output=output, show=show)
+
+
+@users.command("create")
+def user_create(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A unique name.", show_default=False)],
+    admin: Annotated[bool, typer.Option("--admin", help="An administrator, who sees and may do everything.")] = False,
+    output: options.Output = Format.TEXT,
+) -> None:
+    """Make a user; print a link that signs in once.
+
+    With it they set a password or make keys.
+
+    \b
+    Example:
+      skerry user create mira
+    """
+
+    def work() -> None:
+        made = _ask("POST", "/v1/users", {"name": name, "admin": admin})
+        link = _ask("POST", f"/v1/users/{made['id']}/link", {"lifetime": 86400})
+        print_json({**made, "link": link["url"]}) if output is Format.JSON else say(link["url"])
+
+    fail_as_told(work, output=output)
+
+
+@users.command("link")
+def user_link(name: UserName, output: options.Output = Format.TEXT) -> None:
+    """Print a link that signs a user in once, within a day.
+
+    \b
+    Example:
+      skerry user link mira
+    """
+    path = f"/v1/users/{quote(name, safe='')}/link"
+    _run("POST", path, {"lifetime": 86400}, output=output, show=lambda answer: say(answer["url"]))
+
+
+@users.command("password")
+def user_password(name: UserName, output: options.Output = Format.TEXT) -> None:
+    """Set a user's password, read from standard input.
+
+    All sessions of the user end.
+
+    \b
+    Example:
+      skerry user password mira < password.txt
+    """
+    text = _read_secret("Password")
+    _run("PATCH", f"/v1/users/{quote(name, safe='')}", {"password": text}, output=output)
+
+
+@users.command("disable")
+def user_disable(
+    name: UserName,
+    undo: Annotated[bool, typer.Option("--undo", help="Let the user in again.")] = False,
+    output: options.Output = Format.TEXT,
+) -> None:
+    """Keep a user out.
+
+    Sessions end and keys do not work. What belongs to the user stays.
+
+    \b
+    Example:
+      skerry user disable mira
+    """
+    _run("PATCH", f"/v1/users/{quote(name, safe='')}", {"disabled": not undo}, output=output)
+
+
+@users.command("rm")
+def user_remove(name: UserName, output: options.Output = Format.TEXT) -> None:
+    """Remove a user with keys and memberships.
+
+    Sandboxes of the personal project stay, for administrators to see to.
+
+    \b
+    Example:
+      skerry user rm mira
+    """
+    _run("DELETE", f"/v1/users/{quote(name, safe='')}", output=output)
+
+
+@keys.command("ls")
+def key_list(output: options.Output = Format.TEXT) -> None:
+    """List your keys.
+
+    \b
+    Example:
+      skerry key ls
+    """
+
+    def show(answer: Any) -> None:
+        rows = [
+            (
+                key["id"],
+                key["name"],
+                ",".join(key["scopes"]),
+                key["project"] or "-",
+                "never" if key["last_used_at"] is None else ago(key["last_used_at"]),
+            )
+            for key in answer["items"]
+        ]
+        print_table(("ID", "NAME", "SCOPES", "PROJECT", "USED"), rows)
+
+    _run("GET", "/v1/keys", output=output, show=show)
+
+
+@keys.command("create")
+def key_create(
+    name: Annotated[str, typer.Option("--name", metavar="NAME", help="What it is for.")] = "key",
+    scope: Annotated[
+        list[str] | None, typer.Option("--scope", metavar="read|write|admin", help="What it may. Repeatable.")
+    ] = None,
+    project: Annotated[str | None, typer.Option("--project", metavar="PROJECT", help="Good for this one only.")] = None,
+    days: Annotated[float | None, typer.Option("--days", metavar="N", help="It ends after so many days.")] = None,
+    output: options.Output = Format.TEXT,
+) -> None:
+    """Make an API key and print it.
+
+    It cannot be shown again.
+
+    \b
+    Example:
+      skerry key create --name ci --scope write --project demo --days 90
+    """
+    body = {
+        "name": name,
+        "scopes": scope or ["read", "write"],
+        "project": project,
+        "lifetime": None if days is None else days * 86400,
+    }
+    _run("POST", "/v1/keys", body, output=output, show=lambda answer: say(answer["key"]))
+
+
+@keys.command("revoke")
+def key_revoke(
+    key: Annotated[str, typer.Argument(metavar="KEY", help="Its id, as `key ls` shows it.", show_default=False)],
+    output: options.Output = Format.TEXT,
+) -> None:
+    """Make a key useless, at once.
+
+    \b
+    Example:
+      skerry key revoke 5f0c2a9be1d4
+    """
+    _run("DELETE", f"/v1/keys/{quote(key, safe='')}", output=output)
+
+
+@projects.command("ls")
+def project_list(output: options.Output = Format.TEXT) -> None:
+    """List the projects you see.
+
+    \b
+    Example:
+      skerry project ls
+    """
+
+    def show(answer: Any) -> None:
+        rows = [
+            (item["id"], item["name"], item["role"] or "-", "personal" if item["personal"] else "shared")
+            for item in answer["items"]
+        ]
+        print_table(("ID", "NAME", "ROLE", "KIND"), rows)
+
+    _run("GET", "/v1/projects", output=output, show=show)
+
+
+@projects.command("create")
+def project_create(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name.", show_default=False)],
+    output: options.Output = Format.TEXT,
+) -> None:
+    """Make a project that you own, and print its id.
+
+    \b
+    Example:
+      skerry project create demo
+    """
+    _run("POST", "/v1/projects", {"name": name}, output=output, show=lambda answer: say(answer["id"]))
+
+
+@projects.command("rm")
+def project_remove(project: ProjectName, output: options.Output = Format.TEXT) -> None:
+    """Remove a project that has nothing in it any more.
+
+    \b
+    Example:
+      skerry project rm demo
+    """
+    _run("DELETE", f"/v1/projects/{quote(project, safe='')}", output=output)
+
+
+@projects.command("members")
+def project_members(project: ProjectName, output: options.Output = Format.TEXT) -> None:
+    """List the members of a project.
+
+    \b
+    Example:
+      skerry project members demo
+    """
+
+    def show(answer: Any) -> None:
+        print_table(("USER", "ROLE"), [(item["user"], item["role"]) for item in answer["items"]])
+
+    _run("GET", f"/v1/projects/{quote(project, safe='')}/members", output=output, show=show)
+
+
+@projects.command("share")
+def project_share(
+    project: ProjectName,
+    user: UserName,
+    role: Annotated[str, typer.Option("--role", metavar="read|write|owner", help="What the member may.")] = "read",
+    output: options.Output = Format.TEXT,
+) -> None:
+    """Make a user a member, or give another role.
+
+    An administrator names users as they are called; others by the id that `skerry whoami` shows them, or by name once
+    they share a project. Names of sandboxes still mean those of your own project: SKERRY_PROJECT chooses another.
+
+    \b
+    Example:
+      skerry project share demo mira --role write
+      skerry project share demo us-5f0c2a9be1d40718
+    """
+    _run("PUT", _member(project, user), {"role": role}, output=output)
+
+
+@projects.command("unshare")
+def project_unshare(project: ProjectName, user: UserName, output: options.Output = Format.TEXT) -> None:
+    """Make a user no member any more.
+
+    \b
+    Example:
+      skerry project unshare demo mira
+    """
+    _run("DELETE", _member(project, user), output=output)
+
+
+def _member(project: str, user: str) -> str:
+    return f"/v1/projects/{quote(project, safe='')}/members/{quote(user, safe='')}"

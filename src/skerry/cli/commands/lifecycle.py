@@ -1,0 +1,192 @@
+"""Commands that stop, start, freeze and reset sandboxes: stop, start, restart, pause, resume, recover, reset."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from skerry.cli import options
+from skerry.cli.options import Format, parse_env
+from skerry.cli.runtime import execute
+from skerry.cli.terminal.output import print_error, print_json, say
+
+if TYPE_CHECKING:
+    from skerry import AsyncSandbox
+    from skerry.core import SandboxInfo
+
+Sandboxes = Annotated[list[str], typer.Argument(metavar="SANDBOX...", help="Their ids or names.", show_default=False)]
+Grace = Annotated[
+    float,
+    typer.Option("--timeout", "-t", metavar="S", help="Kill processes that have not ended after so many seconds."),
+]
+
+
+def stop(sandboxes: Sandboxes, timeout: Grace = 10.0, output: options.Output = Format.TEXT) -> None:
+    """Stop sandboxes and keep their files; print their ids.
+
+    Their processes are asked to end and killed after --timeout. A stopped sandbox does not age; `skerry exec` and the
+    like start it again.
+
+    \b
+    Example:
+      skerry stop my-box
+
+    \b
+    Exit codes:
+      0  all of them are stopped
+      1  one could not be; the others are
+    """
+    each(sandboxes, lambda box: box.stop(timeout=timeout), output)
+
+
+def start(sandboxes: Sandboxes, key: options.Key = None, output: options.Output = Format.TEXT) -> None:
+    """Start sandboxes that do not run; print their ids.
+
+    They have their files and variables, and their full lifetime again. --key is what they were archived with.
+
+    \b
+    Example:
+      skerry start my-box
+      skerry start --key file:/root/key my-box
+
+    \b
+    Exit codes:
+      0  all of them run
+      1  one could not be started; the others run
+    """
+    each(sandboxes, lambda box: box.start(key=key), output)
+
+
+def restart(
+    sandboxes: Sandboxes,
+    env: options.Env = None,
+    memory: options.Memory = None,
+    cpu: options.Cpu = None,
+    pids: options.Pids = None,
+    disk: Annotated[str | None, typer.Option("--disk", metavar="SIZE", help="Such as 500MB or 10GB.")] = None,
+    template: Annotated[str | None, typer.Option("--template", metavar="NAME", help="Another template.")] = None,
+    timeout: Grace = 10.0,
+    output: options.Output = Format.TEXT,
+) -> None:
+    """Stop sandboxes and start them, changed if you like.
+
+    What cannot be had is refused before anything is stopped. Variables go over those that are set.
+
+    \b
+    Example:
+      skerry restart my-box
+      skerry restart --memory 1GB --env MODE=debug my-box
+
+    \b
+    Exit codes:
+      0  all of them run
+      1  one was refused or did not start; the others run
+    """
+
+    async def change(box: AsyncSandbox) -> SandboxInfo:
+        from skerry.cli.commands.sandboxes import resources
+
+        wanted = resources(memory=memory, cpu=cpu, pids=pids, disk=disk)
+        return await box.restart(env=parse_env(env), resources=wanted, template=template, timeout=timeout)
+
+    each(sandboxes, change, output)
+
+
+def pause(sandboxes: Sandboxes, output: options.Output = Format.TEXT) -> None:
+    """Freeze the processes of sandboxes in memory; print their ids.
+
+    Their lifetime goes on. `skerry resume` or the next command in them lets them go on.
+
+    \b
+    Example:
+      skerry pause my-box
+
+    \b
+    Exit codes:
+      0  all of them are paused
+      1  one could not be; the others are
+    """
+    each(sandboxes, lambda box: box.pause(), output)
+
+
+def resume(sandboxes: Sandboxes, output: options.Output = Format.TEXT) -> None:
+    """Let the processes of paused sandboxes go on; print their ids.
+
+    \b
+    Example:
+      skerry resume my-box
+
+    \b
+    Exit codes:
+      0  all of them run
+      1  one was not paused; the others run
+    """
+    each(sandboxes, lambda box: box.resume(), output)
+
+
+def recover(sandboxes: Sandboxes, output: options.Output = Format.TEXT) -> None:
+    """Start sandboxes that have failed, with their files.
+
+    \b
+    Example:
+      skerry recover my-box
+
+    \b
+    Exit codes:
+      0  all of them run
+      1  one had not failed or its files are missing; the others run
+    """
+    each(sandboxes, lambda box: box.recover(), output)
+
+
+def reset(
+    sandboxes: Sandboxes,
+    hard: Annotated[bool, typer.Option("--hard", help="Forget their files too: as at their creation.")] = False,
+    output: options.Output = Format.TEXT,
+) -> None:
+    """Bring sandboxes back to how they began; print their ids.
+
+    All processes end, and variables are those of the creation.
+
+    \b
+    Example:
+      skerry reset my-box
+      skerry reset --hard my-box
+
+    \b
+    Exit codes:
+      0  all of them are clean and run
+      1  one could not be reset; the others are
+    """
+    each(sandboxes, lambda box: box.reset(hard=hard), output)
+
+
+def each(names: list[str], change: Callable[[AsyncSandbox], Awaitable[SandboxInfo]], output: Format) -> None:
+    """Change one after the other; an error of one does not keep the others from it."""
+
+    async def work() -> int:
+        from skerry import AsyncSandbox
+        from skerry.core import SkerryError
+
+        done: list[SandboxInfo] = []
+        failed = 0
+        for name in names:
+            try:
+                box = await AsyncSandbox.find(name)
+                try:
+                    done.append(await change(box))
+                finally:
+                    await box.close()
+            except SkerryError as error:
+                print_error(error.message, error.code, error.hint, retryable=error.retryable, output=output)
+                failed = 1
+            else:
+                if output is Format.TEXT:
+                    say(done[-1].id)
+        if output is Format.JSON:
+            print_json(done)
+        return failed
+
+    execute(work, output=output)

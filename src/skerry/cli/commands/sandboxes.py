@@ -1,0 +1,337 @@
+"""Commands about sandboxes as a whole: create, ps, info, rm, gc."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from skerry.cli import options
+from skerry.cli.options import Format, Network, parse_env, parse_volumes
+from skerry.cli.runtime import execute
+from skerry.cli.terminal.build_display import build_display
+from skerry.cli.terminal.output import ago, duration, note, print_error, print_json, print_table, say, size
+
+if TYPE_CHECKING:
+    from skerry import AsyncSandbox
+    from skerry.core import Resources, SandboxInfo, VolumeMount
+
+
+def create(
+    name: options.Name = None,
+    template: options.Template = None,
+    image: options.Image = None,
+    source: options.Source = None,
+    env: options.Env = None,
+    lifetime: options.Lifetime = None,
+    on_timeout: options.OnTimeoutOption = None,
+    memory: options.Memory = None,
+    cpu: options.Cpu = None,
+    pids: options.Pids = None,
+    disk: options.Disk = None,
+    volume: options.Volume = None,
+    network: options.NetworkOption = Network.NONE,
+    user: options.User = None,
+    workdir: options.Workdir = None,
+    snapshot: options.Snapshot = None,
+    auto_stop: Annotated[
+        float | None, typer.Option("--auto-stop", metavar="S", help="Stop it after so many seconds without work in it.")
+    ] = None,
+    auto_delete: Annotated[
+        float | None,
+        typer.Option("--auto-delete", metavar="S", help="Destroy it after so many seconds without work in it."),
+    ] = None,
+    output: options.Output = Format.TEXT,
+) -> None:
+    """Create a sandbox and print its id. Its timeout is told on stderr.
+
+    At the end of its lifetime one with a name is stopped and keeps its files; `skerry start`, or the next command in
+    it, starts it again with its full lifetime. One without a name is destroyed. --on-timeout chooses.
+
+    \b
+    Example:
+      skerry create --name my-box --memory 1GB --lifetime 600
+      skerry create --snapshot before-upgrade
+      skerry create --template react-ts
+    """
+
+    async def work() -> None:
+        from skerry import AsyncSandbox
+
+        with build_display(output=output, logs=False) as display:
+            sandbox = await AsyncSandbox.create(
+                name=name,
+                template=template,
+                image=image,
+                source=source,
+                env=parse_env(env),
+                timeout=lifetime,
+                on_timeout=None if on_timeout is None else on_timeout.value,
+                resources=resources(memory=memory, cpu=cpu, pids=pids, disk=disk),
+                volumes=parse_volumes(volume),
+                network=network.value,
+                user=user,
+                workdir=workdir,
+                snapshot=snapshot,
+                auto_stop=auto_stop,
+                auto_delete=auto_delete,
+                on_progress=display.on_progress,
+            )
+        try:
+            await print_made(sandbox, output)
+        finally:
+            await sandbox.close()
+
+    execute(work, output=output)
+
+
+def ps(
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the ids.")] = False,
+    output: options.Output = Format.TEXT,
+) -> None:
+    """List the sandboxes, oldest first.
+
+    \b
+    Example:
+      skerry ps
+      skerry rm $(skerry ps -q)
+    """
+
+    async def work() -> None:
+        found = await _list()
+        if output is Format.JSON:
+            print_json(found)
+        elif quiet:
+            for info in found:
+                say(info.id)
+        elif not found:
+            note("no sandboxes")
+        else:
+            print_table(
+                ("ID", "NAME", "STATE", "AGE", "EXPIRES", "MEMORY", "TEMPLATE"),
+                [
+                    (
+                        info.id,
+                        info.name or "-",
+                        info.state.value,
+                        ago(info.created_at),
+                        _expires(info),
+                        size(info.resources.memory),
+                        info.template,
+                    )
+                    for info in found
+                ],
+            )
+
+    execute(work, output=output)
+
+
+def info(sandbox: options.SandboxName, output: options.Output = Format.TEXT) -> None:
+    """Show all about a sandbox: state, limits, what it uses.
+
+    \b
+    Example:
+      skerry info my-box -o json
+    """
+
+    async def work() -> None:
+        from skerry import AsyncSandbox
+
+        box = await AsyncSandbox.find(sandbox)
+        try:
+            found = await box.info()
+            usage = (await box.status()).usage
+        finally:
+            await box.close()
+        if output is Format.JSON:
+            print_json(asdict(found) | {"usage": usage})
+            return
+        limits = found.resources
+        lines = {
+            "id": found.id,
+            "name": found.name or "-",
+            "state": found.state.value + (f" ({found.reason})" if found.reason else ""),
+            "provider": f"{found.provider}, isolation {found.isolation}",
+            "template": found.template,
+            "created": f"{ago(found.created_at)} ago",
+            "expires": _expires(found),
+            "leased to": "-" if found.leased_to is None else f"process {found.leased_to}",
+            "network": found.network,
+            "user": f"{found.user} in {found.workdir}",
+            "env": " ".join(found.env_names) or "-",
+            "limits": f"{limits.cpu:g} cores, {size(limits.memory)} of memory, {limits.pids} processes, "
+            + (f"{size(limits.disk)} of disk" if limits.disk else "no limit of disk"),
+            "volumes": " ".join(map(_mount, found.volumes)) or "-",
+        }
+        if usage is not None:
+            lines["cpu used"] = f"{usage.cpu_seconds:.2f} s"
+            lines["memory used"] = size(usage.memory_used)
+            lines["disk used"] = size(usage.disk_used)
+            lines["processes"] = str(usage.pids)
+        for label, value in lines.items():
+            say(f"{label + ':':<12} {value}")
+
+    execute(work, output=output)
+
+
+def rm(
+    sandboxes: Annotated[
+        list[str] | None, typer.Argument(metavar="SANDBOX...", help="Their ids or names.", show_default=False)
+    ] = None,
+    all: Annotated[bool, typer.Option("--all", "-a", help="All of them.")] = False,
+    graceful: Annotated[bool, typer.Option("--graceful", help="Ask their processes to end before.")] = False,
+    timeout: Annotated[
+        float, typer.Option("--timeout", "-t", metavar="S", help="How long --graceful waits, in seconds.")
+    ] = 30.0,
+    output: options.Output = Format.TEXT,
+) -> None:
+    """Destroy sandboxes with all that is in them; print their ids.
+
+    \b
+    Example:
+      skerry rm my-box
+      skerry rm --graceful --timeout 10 my-box
+      skerry rm --all
+
+    \b
+    Exit codes:
+      0  all of them are gone
+      1  one was not there; the others are gone
+    """
+    if bool(sandboxes) == all:
+        raise typer.BadParameter("give sandboxes, or --all")
+
+    async def work() -> int:
+        from skerry.core import SandboxNotFound
+
+        removed, failed = [], 0
+        for name in [info.id for info in await _list()] if all else sandboxes or []:
+            try:
+                removed.append(await _destroy(name, timeout if graceful else None))
+            except SandboxNotFound as error:
+                if not all:  # one of all that is gone meanwhile is no error
+                    print_error(error.message, error.code, error.hint, output=output)
+                    failed = 1
+            else:
+                if output is Format.TEXT:
+                    say(removed[-1])
+        if output is Format.JSON:
+            print_json({"removed": removed})
+        return failed
+
+    execute(work, output=output)
+
+
+def gc(output: options.Output = Format.TEXT) -> None:
+    """Remove what nobody owns any more.
+
+    That is what a crash has left, what is to be destroyed at the end of its lifetime, and what was leased to a process
+    that is gone. What is stopped keeps its files. Every start of a sandbox does the same in passing.
+
+    \b
+    Example:
+      skerry gc
+    """
+
+    async def work() -> None:
+        from skerry.core import registry
+
+        removed = await registry.provider().sweep()
+        if output is Format.JSON:
+            print_json({"removed": removed})
+        else:
+            say(*(removed or ["nothing to remove"]))
+
+    execute(work, output=output)
+
+
+@asynccontextmanager
+async def connect(name: str, *, start: bool = True) -> AsyncIterator[AsyncSandbox]:
+    """A sandbox that exists, started if it does not run; it goes on afterwards.
+
+    Raises SandboxNotFound, and SandboxStopped if it is not to be started.
+    """
+    from skerry import AsyncSandbox
+
+    sandbox = await AsyncSandbox.connect(name, auto_start=start)
+    try:
+        yield sandbox
+    finally:
+        await sandbox.close()
+
+
+async def print_made(sandbox: AsyncSandbox, output: Format) -> None:
+    """The id of a new sandbox, and for people how long it runs."""
+    found = await sandbox.info()
+    if output is Format.JSON:
+        print_json(found)
+        return
+    say(sandbox.id)
+    tell_end(found)
+
+
+def tell_end(info: SandboxInfo) -> None:
+    """Say on stderr when its timeout comes, and what becomes of it then."""
+    if info.expires_at is None:
+        return
+    which = info.name or info.id
+    after = {
+        "stop": f"and keeps its files; `skerry start {which}` starts it again",
+        "destroy": "with its files; a sandbox with --name or --on-timeout stop keeps them",
+        "pause": f"until `skerry resume {which}`",
+    }[info.on_timeout]
+    note(f"{which} {_expires(info)} {after}")
+
+
+def resources(*, memory: str | None, cpu: float | None, pids: int | None, disk: str | None = None) -> Resources:
+    """Raises InvalidArgument."""
+    from skerry.core import Resources, parse_size
+
+    return Resources(
+        memory=None if memory is None else parse_size(memory, "--memory"),
+        disk=None if disk is None else parse_size(disk, "--disk"),
+        cpu=cpu,
+        pids=pids,
+    )
+
+
+async def _list() -> list[SandboxInfo]:
+    from skerry import AsyncSandbox
+
+    return [*await AsyncSandbox.list()]
+
+
+async def _destroy(name: str, grace: float | None) -> str:
+    """Destroy a sandbox, a damaged one too if it is given by its id. Raises SandboxNotFound, Corrupted."""
+    from skerry import AsyncSandbox
+    from skerry.core import Corrupted, registry
+
+    provider = registry.provider()
+    try:
+        if grace is not None:
+            box = await AsyncSandbox.find(name)
+            await box.destroy(graceful=True, timeout=grace)
+            return box.id
+        sandbox_id = (await provider.find(name)).id
+    except Corrupted:
+        if not name.startswith("sb-"):
+            raise
+        sandbox_id = name
+    await provider.destroy(sandbox_id)
+    return sandbox_id
+
+
+def _mount(mount: VolumeMount) -> str:
+    """As --volume takes it."""
+    return ":".join(filter(None, (mount.name, mount.path, mount.subpath, "ro" if mount.read_only else "")))
+
+
+def _expires(info: SandboxInfo) -> str:
+    if info.expires_at is None:
+        return "-"
+    what = {"stop": "stops", "destroy": "is destroyed", "pause": "pauses"}[info.on_timeout]
+    return f"{what} in {duration(max(0.0, info.expires_at - time.time()))}"

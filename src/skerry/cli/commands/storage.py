@@ -1,0 +1,89 @@
+"""The commands `storage show` and `storage unmount`."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import typer
+
+from skerry.cli import options
+from skerry.cli.options import Format
+from skerry.cli.runtime import execute
+from skerry.cli.terminal.output import note, print_json, say, size
+
+HELP = """Show where this machine keeps the files of sandboxes.
+
+\b
+Example:
+  skerry storage show
+"""
+
+app = typer.Typer(name="storage", help=HELP, rich_markup_mode=None, add_completion=False)
+
+
+@app.command()
+def show(output: options.Output = Format.TEXT) -> None:
+    """Show the kind of storage, its room, and what is in it.
+
+    \b
+    Example:
+      skerry storage show -o json
+    """
+
+    async def work() -> None:
+        from anyio.to_thread import run_sync
+
+        report = await run_sync(_local().report)
+        if output is Format.JSON:
+            print_json(report)
+            return
+        lines = {
+            "kind": report.kind,
+            "home": report.home,
+            "image": "-" if report.image is None else f"{report.image}, {size(report.allocated)} on disk",
+            "size": size(report.size),
+            "used": size(report.used),
+            "free": size(report.free),
+            "limits": "enforced" if report.limits else "not enforced here",
+            "sandboxes": str(report.sandboxes),
+            "snapshots": str(report.snapshots),
+            "volumes": str(report.volumes),
+        }
+        for label, value in lines.items():
+            say(f"{label + ':':<12} {value}")
+
+    execute(work, output=output)
+
+
+@app.command()
+def unmount(output: options.Output = Format.TEXT) -> None:
+    """Take the pool off this machine; the next use mounts it again.
+
+    For moving, copying or removing SKERRY_HOME. Refused while a sandbox runs.
+
+    \b
+    Example:
+      skerry storage unmount
+    """
+
+    async def work() -> None:
+        from anyio.to_thread import run_sync
+
+        was_mounted = await run_sync(_local().unmount)
+        if output is Format.JSON:
+            print_json({"unmounted": was_mounted})
+        else:
+            note("unmounted" if was_mounted else "it was not mounted")
+
+    execute(work, output=output)
+
+
+def _local() -> ModuleType:
+    """The local provider's own module about it: no other provider has a pool here."""
+    from importlib import import_module
+    from importlib.metadata import entry_points
+
+    from skerry.core import registry
+
+    (local,) = entry_points(group=registry.GROUP, name="local")
+    return import_module(f"{local.module}.storage_commands")

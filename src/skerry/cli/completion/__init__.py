@@ -1,0 +1,1 @@
+"""Completion: the shells' scripts, and the candidates they ask for."""

@@ -1,0 +1,1 @@
+"""This process's terminal: keys, output, progress."""

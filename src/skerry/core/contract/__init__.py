@@ -1,0 +1,1 @@
+"""The contract every provider fulfils, and the byte channel it opens."""

@@ -1,0 +1,60 @@
+"""One question to a sandbox's agent, asked by the engine itself: blocking, on a connection of its own."""
+
+from __future__ import annotations
+
+import socket
+import time
+from pathlib import Path
+from typing import TypeVar
+
+from skerry.core import ConnectionLost, Corrupted, agent_error, hello_frame, parse_hello
+from skerry.providers.local.launch.launch import address
+from skerry.wire import Decoder, Failure, FieldError, Frame, FrameError, Message, Type, encode_frame
+
+M = TypeVar("M", bound=Message)
+_STREAM = 1
+
+
+def request(path: Path, token: bytes, message: Message, kind: type[M], *, timeout: float) -> M:
+    """Send `message` to the agent that listens at `path`, and return its answer.
+
+    Raises ConnectionLost where there is none within `timeout` seconds, Corrupted for one that makes no sense, and what
+    the agent reports.
+    """
+    assert message.type is not None
+    until = time.monotonic() + timeout
+    try:
+        with socket.socket(socket.AF_UNIX) as client, address(path) as name:
+            client.settimeout(timeout)
+            client.connect(name)
+            client.sendall(hello_frame(token) + encode_frame(_STREAM, message.type, message.encode()))
+            return kind.decode(_answer(client, until))
+    except OSError as error:
+        raise ConnectionLost(f"the agent at {path} does not answer: {error}") from error
+    except (FrameError, FieldError) as error:
+        raise Corrupted(f"the agent at {path} broke the protocol: {error}") from error
+
+
+def _answer(client: socket.socket, until: float) -> bytes:
+    """The payload of the REPLY; before it comes the agent's greeting."""
+    decoder, greeted = Decoder(), False
+    while True:
+        client.settimeout(max(0.001, until - time.monotonic()))
+        data = client.recv(65536)
+        if not data:
+            raise ConnectionResetError("it closed the connection")
+        for frame in decoder.feed(data):
+            if not greeted:
+                parse_hello(frame)
+                greeted = True
+            elif frame.stream == _STREAM:
+                return _reply(frame)
+
+
+def _reply(frame: Frame) -> bytes:
+    if frame.type == Type.ERROR:
+        failure = Failure.decode(frame.payload)
+        raise agent_error(failure.code, failure.errno, failure.message)
+    if frame.type != Type.REPLY:
+        raise FrameError(f"frame type {frame.type} where an answer is due")
+    return frame.payload

@@ -1,0 +1,1 @@
+"""Limits: cgroups, maxima, and the network."""

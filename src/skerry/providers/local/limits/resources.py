@@ -1,0 +1,31 @@
+"""The limits of sandboxes: against the configured maxima, and one set over another."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from skerry.core import InvalidArgument, Resources, check_least, check_most, human_size, limits
+from skerry.providers.local.sandbox.record import Record
+
+LEAST_DISK = 1 << 20
+"""Bytes that every sandbox can write."""
+
+
+def upper_limit(record: Record) -> int | None:
+    """The most its own layer may hold."""
+    return None if record.limits.disk is None else max(0, record.limits.disk - record.inherited)
+
+
+def merge(old: Resources, new: Resources) -> Resources:
+    """`old` with what `new` says."""
+    given = {name: value for name, value in dataclasses.asdict(new).items() if value is not None}
+    return dataclasses.replace(old, **given)
+
+
+def check_limits(wanted: Resources) -> None:
+    """Raises QuotaExceeded for more than the configured maximum, InvalidArgument for less than works."""
+    check_most(wanted, limits())
+    check_least(memory=wanted.memory, pids=wanted.pids)
+    if wanted.disk is not None and wanted.disk < LEAST_DISK:
+        least = human_size(LEAST_DISK)
+        raise InvalidArgument(f"{human_size(wanted.disk)} of disk is too little: an empty sandbox needs {least}")

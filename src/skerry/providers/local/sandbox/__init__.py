@@ -1,0 +1,1 @@
+"""One sandbox: its folder and record, and every change of its state."""

@@ -1,0 +1,235 @@
+"""Cold archives: the own layer of a stopped sandbox as one compressed file in its folder, in place of its tree.
+
+stopped,   pending archive      the tree is there, whole; `archive.new` or `archive` beside it is worth nothing
+archived,  pending archive      `archive` is complete and verified; the tree is on its way out
+archived                        `archive` is all there is
+restoring, pending unarchive    `archive` is there, whole; trees beside it are worth nothing
+stopped,   pending unarchive    the tree is complete and on disk; `archive` is on its way out
+
+Each of these records is flushed to disk, and so is whatever it says is complete, before the next step: a file system
+may keep a removal and lose a record that was written before it, above all where the two are on different ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from skerry.archive import Archive, Key, open_archive, write_archive
+from skerry.core import Corrupted, SandboxInfo, SkerryError, State, Unauthenticated, flush_directory
+from skerry.providers.local.limits.resources import LEAST_DISK, upper_limit
+from skerry.providers.local.sandbox.record import Record
+from skerry.providers.local.sandbox.restore import restoring_trees
+from skerry.providers.local.steps import Steps, complete
+from skerry.providers.local.storage.base import flush, typed_errors
+from skerry.providers.local.storage.export_manifest import COLD
+
+if TYPE_CHECKING:
+    from skerry.providers.local.engine import Engine
+
+KEY_VARIABLE = "SKERRY_ARCHIVE_KEY"
+Progress = Callable[[int], None]
+COLD_CHANGES = ("archive", "unarchive")
+"""What a record has as pending meanwhile."""
+GRACE = 10.0
+"""How long the processes of a sandbox that runs may take to end."""
+
+
+class Cold:
+    """Puts sandboxes into cold storage and brings them back."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        engine.recovery |= {"archive": self._recover_archive, "unarchive": self._recover_unarchive}
+
+    def archive(self, sandbox_id: str, key: bytes | None, on_progress: Progress | None = None) -> SandboxInfo:
+        """Stop it and replace its tree by a file. Should that fail it is stopped and has its files.
+
+        `on_progress` gets the bytes of content so far, when they are written and when they are read back; what it
+        raises ends the work, and so with `unarchive`.
+
+        Raises SandboxNotFound, Conflict, DiskFull, Unsupported for files that no archive can hold, InvalidArgument
+        for a default key that cannot be read.
+        """
+        return complete(self.archiving(sandbox_id, key, on_progress))
+
+    def archiving(self, sandbox_id: str, key: bytes | None, on_progress: Progress | None = None) -> Steps[SandboxInfo]:
+        """`archive`, which waits for the processes between two steps."""
+        engine = self._engine
+        secret = Key(key) if key is not None else default_key()
+        with engine.changing(sandbox_id, "archive") as (record, _):
+            if record.state is State.ARCHIVED:
+                return record.info()
+            record = yield from engine.lifecycle.stopping_locked(record, GRACE)
+            return self._archive(record, secret, on_progress).info()
+
+    def unarchive(self, sandbox_id: str, key: bytes | None, on_progress: Progress | None = None) -> SandboxInfo:
+        """Give an archived one its files back; it is stopped then. One that is not archived: no error.
+
+        Raises SandboxNotFound, Unauthenticated, InvalidArgument, Corrupted, DiskFull: it stays archived.
+        """
+        with self._engine.changing(sandbox_id, "unarchive", *State) as (record, _):
+            if record.state is not State.ARCHIVED:
+                return record.info()
+            return self.bring_back(record, key, on_progress).info()
+
+    def _file(self, record: Record) -> Path:
+        return self._engine.store.directory(record.id) / "archive"
+
+    # -- archive; the caller holds the lock
+
+    def archive_due(self, record: Record) -> Record:
+        """For the sweep: what goes wrong is noted, since nobody waits for it."""
+        failed_at = None
+        try:
+            key = default_key()
+            failed_at = time.time()  # from here on it means to read all its files
+            return self._archive(record, key)
+        except (SkerryError, OSError) as error:
+            record = self._engine.store.read(record.id)
+            if record.pending is not None:  # half done: the archive may already be all there is
+                return record
+            reason = f"it could not be archived: {error}"[:600]
+            return self._engine.save(dataclasses.replace(record, reason=reason, archive_failed_at=failed_at))
+
+    def _archive(self, record: Record, key: Key | None, on_progress: Progress | None = None) -> Record:
+        engine, file = self._engine, self._file(record)
+        engine.lifecycle.require_files(record)
+        with typed_errors(engine.store.home):
+            record = engine.begin(record, "archive")
+            try:
+                self._write(record, file, key, on_progress)
+            except BaseException:
+                self._discard(file)
+                engine.finish(record, State.STOPPED)
+                raise
+            sealed = dataclasses.replace(record, sealed=key is not None, reason=None, archive_failed_at=None)
+            record = engine.begin(sealed, "archive", state=State.ARCHIVED)
+            engine.storage.remove(engine.upper(record.id))
+            return engine.finish(record, State.ARCHIVED, "archived")
+
+    def _write(self, record: Record, file: Path, key: Key | None, on_progress: Progress | None = None) -> None:
+        """The file is complete under its name, on disk, and was read back. Raises DiskFull, Unsupported, Corrupted."""
+        fresh = file.with_suffix(".new")
+        about = {"skerry": version("skerry"), "source": record.id}
+        fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with open(fd, "r+b") as target:
+            layers = [self._engine.upper(record.id) / "u"]
+            write_archive(target, about, layers, kind=COLD, key=key, on_progress=on_progress)
+            target.flush()
+            os.fsync(target.fileno())
+            target.seek(0)
+            with open_archive(target, key=key) as archive:
+                archive.verify(on_progress=on_progress)
+        fresh.rename(file)
+        flush_directory(file.parent)
+        flush_directory(file.parent.parent)  # the sandbox itself may be new
+
+    def _discard(self, file: Path) -> None:
+        file.with_suffix(".new").unlink(missing_ok=True)
+        file.unlink(missing_ok=True)
+
+    def _recover_archive(self, record: Record) -> Record:
+        with typed_errors(self._engine.store.home):
+            if record.state is State.ARCHIVED:
+                self._engine.save(record)  # who died may have died before it was on disk
+                self._engine.storage.remove(self._engine.upper(record.id))
+                self._engine.log(record, "archived")
+            else:
+                self._discard(self._file(record))
+            return record
+
+    # -- and back; the caller holds the lock
+
+    def bring_back(self, record: Record, key: bytes | None, on_progress: Progress | None = None) -> Record:
+        """An archived one is stopped and has its files. Raises as `unarchive` does."""
+        engine, file = self._engine, self._file(record)
+        with typed_errors(engine.store.home):
+            with self._opened(record, file, key) as archive:
+                record = engine.begin(record, "unarchive", state=State.RESTORING)
+                try:
+                    self._unpack(record, archive, on_progress)
+                except BaseException:
+                    self._remove_trees(record)
+                    engine.finish(record, State.ARCHIVED)
+                    raise
+            opened = dataclasses.replace(record, sealed=False, last_active_at=time.time())
+            record = engine.begin(opened, "unarchive", state=State.STOPPED)
+            file.unlink()
+            return engine.finish(record, State.STOPPED, flush=True)
+
+    @contextlib.contextmanager
+    def _opened(self, record: Record, file: Path, key: bytes | None) -> Iterator[Archive]:
+        """Its archive, with the key that was given or the default one.
+
+        Raises Corrupted, Unauthenticated, InvalidArgument before anything is done.
+        """
+        try:
+            source = file.open("rb")
+        except FileNotFoundError:
+            raise Corrupted(
+                f"the archive of sandbox {record.id} is missing: there is no {file}",
+                hint="put it back, or destroy the sandbox",
+            ) from None
+        with source:
+            secret = Key(key) if key is not None else (default_key() if record.sealed else None)
+            if record.sealed and secret is None:
+                raise Unauthenticated(
+                    f"sandbox {record.id} is archived with a key", hint=f"start(key=…), or set {KEY_VARIABLE}"
+                )
+            try:
+                opened = contextlib.ExitStack()
+                archive = opened.enter_context(open_archive(source, key=secret))
+            except Unauthenticated as error:
+                raise Unauthenticated(
+                    f"sandbox {record.id} cannot be brought back: {error}",
+                    hint="give the key it was archived with: start(key=…), --key, or " + KEY_VARIABLE,
+                ) from error
+            with opened:
+                if archive.manifest.kind != COLD or archive.manifest.data.get("source") != record.id:
+                    raise Corrupted(f"{file} is not the archive of sandbox {record.id}")
+                yield archive
+
+    def _unpack(self, record: Record, archive: Archive, on_progress: Progress | None) -> None:
+        """The tree, beside its place, then in it. Raises Corrupted, DiskFull."""
+        engine, upper = self._engine, self._engine.upper(record.id)
+        fresh, _ = restoring_trees(upper)
+        self._remove_trees(record)
+        engine.storage.create(fresh, None)  # what once was under the limit must not fail at it now
+        for name in ("u", "w"):
+            (fresh / name).mkdir(mode=0o755)
+        fresh.chmod(0o755)
+        archive.unpack([fresh / "u"], on_progress=on_progress)
+        if (limit := upper_limit(record)) is not None:
+            flush(fresh)  # accounts lag behind
+            # overlayfs notes in each directory where it comes from, and cannot look into a full one before
+            held = engine.storage.used(fresh) or 0
+            engine.storage.set_limit(fresh, max(limit, held + LEAST_DISK))
+        fresh.rename(upper)
+        flush(upper)
+
+    def _remove_trees(self, record: Record) -> None:
+        upper = self._engine.upper(record.id)
+        for tree in (*restoring_trees(upper), upper):
+            self._engine.storage.remove(tree)
+
+    def _recover_unarchive(self, record: Record) -> Record:
+        with typed_errors(self._engine.store.home):
+            if record.state is State.RESTORING:
+                self._remove_trees(record)
+                return self._engine.advance(record, State.ARCHIVED)
+            self._engine.save(record)  # who died may have died before it was on disk
+            self._file(record).unlink(missing_ok=True)
+            return record
+
+
+def default_key() -> Key | None:
+    """Of SKERRY_ARCHIVE_KEY. Raises InvalidArgument."""
+    where = os.environ.get(KEY_VARIABLE)
+    return Key.of(where) if where else None

@@ -1,0 +1,355 @@
+"""Where sandboxes are kept: one folder each under SKERRY_HOME, their names, and the host's id ranges.
+
+    SKERRY_HOME/sandboxes/ID/   record.json lock events.jsonl volumes, `archive` while it is archived, and while it
+                                runs agent.sock scratch/ bundle/ runtime/
+    SKERRY_HOME/names/NAME      a link to the id that has the name; what a server made for a project is SLUG.NAME here
+    SKERRY_HOME/keys/HASH       a link to the id made under an idempotency key
+    SKERRY_HOME/trash/          folders on their way out
+    SKERRY_HOME/templates/      read-only layers
+    SKERRY_HOME/snapshots/      a record of each snapshot, and the lock of them all
+    SKERRY_HOME/volumes/        a record of each volume, and the lock of them all
+    SKERRY_HOME/pool/           what sandboxes wrote: see storage.py
+    /run/skerry/slots/N         a link to the folder that uses id range N, for the whole machine
+
+A folder appears under its id by one rename, locked; its record is written when the sandbox runs. So whoever sees a
+folder without a record and without a holder of its lock knows that its maker is dead.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import hashlib
+import os
+import random
+import re
+import secrets
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from skerry.core import (
+    PROJECT_LABEL,
+    SLUG,
+    Conflict,
+    Corrupted,
+    DiskFull,
+    NewerVersion,
+    ProviderUnavailable,
+    QuotaExceeded,
+    SandboxNotFound,
+    SandboxSpec,
+    plain_name,
+)
+from skerry.providers.local.locks import FileLock, SandboxLock
+from skerry.providers.local.sandbox import record as records
+from skerry.providers.local.sandbox.activity import with_activity
+from skerry.providers.local.sandbox.record import Record
+from skerry.providers.local.storage.choose import remove_tree
+
+SLOTS = 4095
+FIRST_ID = 0x7000_0000
+"""Host ids from here on are the sandboxes': above what systemd gives to containers, below 2^31."""
+
+RUN = Path("/run/skerry")
+ROOT = RUN / "root"
+"""Where each sandbox's root is mounted, in its own mount namespace; on the machine itself it stays empty."""
+EMPTY = RUN / "empty"
+"""A directory with nothing in it, for overlays of one layer."""
+USERNS, NETNS = RUN / "userns", RUN / "netns"
+"""Where each launcher mounts its sandbox's user and network namespace; on the machine itself empty files."""
+
+_ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
+
+
+def new_id() -> str:
+    return "sb-" + "".join(secrets.choice(_ALPHABET) for _ in range(10))
+
+
+def is_id(name: str) -> bool:
+    return bool(re.fullmatch(rf"sb-[{_ALPHABET}]{{10}}", name))
+
+
+def host_id(slot: int) -> int:
+    """The first host id of a slot's 65,536."""
+    return FIRST_ID + slot * 65536
+
+
+class KeyTaken(Exception):
+    """Somebody has just made a sandbox under this idempotency key."""
+
+
+class Store:
+    """The folders and links of one SKERRY_HOME."""
+
+    def __init__(self, home: Path, run: Path = RUN) -> None:
+        self.home = home
+        self.sandboxes = home / "sandboxes"
+        self.names = home / "names"
+        self.keys = home / "keys"
+        self.trash = home / "trash"
+        self.templates = home / "templates"
+        self.snapshots = home / "snapshots"
+        self.volumes = home / "volumes"
+        self.slots = run / "slots"
+        self._allocation = run / "lock"
+
+    def prepare(self) -> None:
+        """Make the directories, readable by their owner alone. Raises ProviderUnavailable, DiskFull."""
+        try:
+            # 0700: files a sandbox's root makes setuid must be out of reach for the machine's other users
+            self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _require_own(self.home)
+            for path in (RUN, ROOT, EMPTY):
+                path.mkdir(mode=0o755, exist_ok=True)
+            for path in (USERNS, NETNS):
+                path.touch()
+            for path in (
+                self.sandboxes,
+                self.names,
+                self.keys,
+                self.trash,
+                self.templates,
+                self.snapshots,
+                self.volumes,
+                self.slots,
+            ):
+                path.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise DiskFull(f"no room under {self.home}", errno=error.errno) from error
+            raise ProviderUnavailable(f"{self.home} cannot be used: {error}", hint="set SKERRY_HOME") from error
+
+    def allocation(self) -> FileLock:
+        """Protects names, keys, slots and the appearing of folders."""
+        return FileLock(self._allocation)
+
+    def directory(self, sandbox_id: str) -> Path:
+        """Raises SandboxNotFound for what would lead to another place."""
+        if not sandbox_id.startswith("sb-") or "/" in sandbox_id or "\0" in sandbox_id or len(sandbox_id) > 100:
+            raise _not_found(sandbox_id)
+        return self.sandboxes / sandbox_id
+
+    def lock(self, sandbox_id: str) -> SandboxLock:
+        """The sandbox's own lock, not yet acquired. Raises SandboxNotFound."""
+        try:
+            return SandboxLock(self.directory(sandbox_id) / "lock", create=False)
+        except FileNotFoundError:
+            raise _not_found(sandbox_id) from None
+
+    def words(self, sandbox_id: str) -> Path:
+        """The file of an agent's notes and last words, in the storage, where its size is limited."""
+        return self.home / "pool/words" / sandbox_id / "words"
+
+    def read(self, sandbox_id: str) -> Record:
+        """Raises SandboxNotFound, Corrupted."""
+        try:
+            return with_activity(records.read(self.directory(sandbox_id)), self.words(sandbox_id))
+        except (FileNotFoundError, NotADirectoryError):
+            raise _not_found(sandbox_id) from None
+
+    def ids(self) -> Iterator[str]:
+        for entry in os.scandir(self.sandboxes):
+            if entry.name.startswith("sb-"):
+                yield entry.name
+
+    def resolve(self, id_or_name: str) -> str:
+        """The id for an id or a name: of a sandbox made on this machine, else of one that a server made for a project.
+
+        Raises SandboxNotFound, and Conflict for a name that several projects have.
+        """
+        if "/" in id_or_name or "\0" in id_or_name or not id_or_name:
+            raise _not_found(id_or_name)
+        if id_or_name.startswith("sb-"):
+            return id_or_name
+        try:
+            return os.readlink(self.names / id_or_name)
+        except OSError:
+            found = self._of_projects(id_or_name)
+        if len(found) > 1:
+            which = ", ".join(f"{id} of project {project}" for id, project in sorted(found.items())[:10])
+            raise Conflict(f"{len(found)} sandboxes are called {id_or_name!r}: {which}", hint="give the id of one")
+        if not found:
+            raise _not_found(id_or_name)
+        return next(iter(found))
+
+    def _of_projects(self, name: str) -> dict[str, str]:
+        """The ids of those that a server made under a name, each with its project."""
+        found = {}
+        for link in self.names.iterdir():
+            if not SLUG.match(link.name) or SLUG.sub("", link.name, count=1) != name:
+                continue
+            try:
+                record = self.read(_target(link) or "")
+            except (SandboxNotFound, Corrupted, NewerVersion):
+                continue  # on its way in or out, or nobody can tell whose it is
+            if record.name == name:
+                found[record.id] = record.spec.labels[PROJECT_LABEL]
+        return found
+
+    def name_of(self, sandbox_id: str) -> str | None:
+        """The name whose link points to `sandbox_id`."""
+        return next((link.name for link in self.names.iterdir() if _target(link) == sandbox_id), None)
+
+    def slot_of(self, sandbox_id: str) -> int | None:
+        """The slot whose link points to the folder of `sandbox_id`."""
+        folder = str(self.directory(sandbox_id))
+        return next((int(link.name) for link in self.slots.iterdir() if _target(link) == folder), None)
+
+    def key_path(self, key: str) -> Path:
+        return self.keys / hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
+
+    def holder_of(self, link: Path) -> str | None:
+        """The id a name or key link points to, if that sandbox is still there."""
+        sandbox_id = _target(link)
+        return sandbox_id if sandbox_id and self.directory(sandbox_id).is_dir() else None
+
+    def require_free(self, spec: SandboxSpec) -> None:
+        """Raises Conflict for a taken name; only `add` can tell that it still is free."""
+        if spec.name is not None and self.holder_of(self.names / spec.name):
+            raise _taken(spec)
+
+    def add(self, record: Record) -> tuple[Record, FileLock]:
+        """Let a new sandbox's folder appear, locked by the caller, with its name, key and slot.
+
+        Raises Conflict for a taken name, KeyTaken, QuotaExceeded when no id range is free, DiskFull.
+        """
+        fresh = self.sandboxes / f".new-{record.id}"
+        with self.allocation():
+            links = self._links(record)
+            for link in links:
+                if not self.holder_of(link):
+                    continue
+                if link.parent == self.keys:
+                    raise KeyTaken
+                raise _taken(record.spec)
+            lock: FileLock | None = None
+            try:
+                fresh.mkdir(mode=0o700)
+                lock = FileLock(fresh / "lock")
+                lock.acquire()
+                record = self._take_slot(record)
+                for link in links:
+                    link.unlink(missing_ok=True)
+                    link.symlink_to(record.id)
+                fresh.rename(self.directory(record.id))
+            except BaseException as error:
+                if lock is not None:
+                    lock.release()
+                remove_tree(fresh)
+                if record.slot is not None:
+                    (self.slots / str(record.slot)).unlink(missing_ok=True)
+                if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+                    raise DiskFull(f"no room under {self.home} for a new sandbox", errno=error.errno) from error
+                raise
+        return record, lock
+
+    def _links(self, record: Record) -> list[Path]:
+        links = []
+        if record.spec.idempotency_key is not None:
+            links.append(self.key_path(record.spec.idempotency_key))
+        if record.spec.name is not None:
+            links.append(self.names / record.spec.name)
+        return links
+
+    def _take_slot(self, record: Record) -> Record:
+        # A random start spreads the use of ranges; the link is made only once, by whoever comes first.
+        start = random.randrange(SLOTS)
+        for step in range(SLOTS):
+            slot = (start + step) % SLOTS
+            try:
+                os.symlink(self.directory(record.id), self.slots / str(slot))
+            except FileExistsError:
+                continue
+            return dataclasses.replace(record, slot=slot)
+        raise QuotaExceeded(f"all {SLOTS} id ranges of this machine are in use", hint="destroy some sandboxes")
+
+    def take_slot(self, record: Record) -> Record:
+        """Give a sandbox that starts again an id range; it need not be the one it had. Raises QuotaExceeded."""
+        with self.allocation():
+            return self._take_slot(record)
+
+    def release_slot(self, record: Record) -> Record:
+        """Give the id range of a sandbox of which nothing runs to others."""
+        if record.slot is not None:
+            with self.allocation():
+                self._unlink_if(self.slots / str(record.slot), str(self.directory(record.id)))
+        return dataclasses.replace(record, slot=None)
+
+    def forget(self, record: Record) -> None:
+        """Take away the folder, names and slot of a sandbox of which nothing runs any more."""
+        directory = self.directory(record.id)
+        gone = self.trash / record.id
+        try:
+            directory.rename(gone)
+        except FileNotFoundError:
+            pass
+        remove_tree(gone)
+        with self.allocation():
+            for link in self._links(record):
+                self._unlink_if(link, record.id)
+            if record.slot is not None:
+                self._unlink_if(self.slots / str(record.slot), str(directory))
+
+    @staticmethod
+    def _unlink_if(link: Path, target: str) -> None:
+        if _target(link) == target:
+            link.unlink(missing_ok=True)
+
+    def remains(self) -> list[Path]:
+        """What a crash left outside of any sandbox's folder."""
+        with self.allocation():  # whoever makes a new folder holds this lock, so the makers of these are dead
+            return [*self.trash.iterdir(), *self.sandboxes.glob(".new-*")]
+
+    def sweep_links(self) -> None:
+        """Remove names and keys whose sandboxes are gone."""
+        with self.allocation():
+            for directory in (self.names, self.keys):
+                for link in directory.iterdir():
+                    if self.holder_of(link) is None:
+                        link.unlink(missing_ok=True)
+
+    def free(self, link: Path, folder: Path) -> None:
+        """Give away the id range of a folder that is gone and of which nothing runs."""
+        with self.allocation():
+            if not folder.is_dir():
+                self._unlink_if(link, str(folder))
+
+    def slot_holders(self) -> dict[Path, Path]:
+        """Every slot in use on this machine, with the folder that uses it, whatever its home."""
+        return {link: Path(target) for link in self.slots.iterdir() if (target := _target(link))}
+
+
+def _target(link: Path) -> str | None:
+    """Where a link points; None when somebody has just removed it."""
+    try:
+        return os.readlink(link)
+    except FileNotFoundError:
+        return None
+
+
+def _require_own(home: Path) -> None:
+    """Whoever can change a home, or a link to it, has the machine's root use what is put there.
+
+    Raises ProviderUnavailable, OSError.
+    """
+    link, info = home.lstat(), home.stat()
+    if link.st_uid or info.st_uid:
+        raise ProviderUnavailable(
+            f"SKERRY_HOME {home} belongs to user {info.st_uid or link.st_uid}, who could change what root keeps there",
+            hint=f"chown root {home} if nobody else has written to it, or set SKERRY_HOME",
+        )
+    if info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise ProviderUnavailable(
+            f"SKERRY_HOME {home} can be written by others than root (mode {stat.S_IMODE(info.st_mode):04o})",
+            hint=f"chmod 700 {home} if nobody else has written to it, or set SKERRY_HOME",
+        )
+
+
+def _taken(spec: SandboxSpec) -> Conflict:
+    name = plain_name(spec.name, spec.labels)
+    return Conflict(f"the name {name!r} is taken", hint="choose another, or destroy its sandbox")
+
+
+def _not_found(which: str) -> SandboxNotFound:
+    return SandboxNotFound(f"there is no sandbox {which!r}")

@@ -1,0 +1,280 @@
+"""The templates of one SKERRY_HOME: layers in the pool, and a small file for each template that names its layers.
+
+    SKERRY_HOME/templates/ID.json      a template: its layers, variables, scripts
+    SKERRY_HOME/templates/DIGEST.lock  held by who builds that layer
+    SKERRY_HOME/templates/lock         shared by who is about to refer to a template, exclusive for who removes
+    SKERRY_HOME/pool/layers/DIGEST     a layer: the writable tree of the sandbox that built it, moved by one rename
+
+A layer nobody names is removed by the next sweep, so a build that died leaves nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import errno
+import json
+import os
+import secrets
+import stat
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from skerry.core import BuiltTemplate, Conflict, DiskFull, InvalidArgument, State, TemplateNotFound
+from skerry.providers.local.locks import FileLock
+from skerry.providers.local.storage import bases
+from skerry.providers.local.storage.choose import remove_tree, typed_errors
+
+if TYPE_CHECKING:
+    from skerry.providers.local.engine import Engine
+
+_GONE = ".gone-"
+"""Before the name of a layer that is being removed."""
+
+
+class Templates:
+    """Blocking; safe from any number of threads and processes."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._store = engine.store
+
+    # -- look
+
+    def find(self, which: str) -> BuiltTemplate:
+        self._engine.prepare()
+        return bases.find_template(self._store, which)
+
+    def list(self) -> Sequence[BuiltTemplate]:
+        self._engine.prepare()
+        shown = (info for info in bases.templates(self._store) if not info.superseded)
+        return sorted(shown, key=lambda info: (info.name, -info.created_at))
+
+    def has_layer(self, digest: str) -> bool:
+        self._engine.prepare()
+        return (self._engine.storage.layers / _checked(digest) / "u").is_dir()
+
+    # -- locks
+
+    @contextmanager
+    def using(self) -> Iterator[None]:
+        """Nothing is removed while this is held: for who is about to write down that it needs a template."""
+        lock = FileLock(self._store.templates / "lock", shared=True)
+        with lock:
+            yield
+
+    def try_build(self, digest: str) -> FileLock | None:
+        """The right to build a layer, until it is given to `end_build`; None while somebody else has it."""
+        self._engine.prepare()
+        return self._try_lock(_checked(digest))
+
+    def _try_lock(self, digest: str) -> FileLock | None:
+        path = self._store.templates / f"{digest}.lock"
+        while True:
+            lock = FileLock(path)
+            if not lock.try_acquire():
+                lock.release()
+                return None
+            if _is_at(lock, path):
+                return lock
+            lock.release()  # the one before removed the file between our opening and our locking it
+
+    def end_build(self, digest: str, lock: FileLock) -> None:
+        (self._store.templates / f"{digest}.lock").unlink(missing_ok=True)
+        lock.release()
+
+    # -- change
+
+    def commit(self, sandbox_id: str, digest: str, directory: str | None) -> None:
+        """End a sandbox; its writable tree becomes the layer `digest`. Raises SandboxNotFound, Conflict, DiskFull."""
+        engine = self._engine
+        target = engine.storage.layers / _checked(digest)
+        with engine.changing(sandbox_id, "make a layer of", State.RUNNING) as (record, _):
+            record = engine.halt(record)
+            upper = engine.upper(sandbox_id)
+            try:
+                with typed_errors(engine.store.home):
+                    if directory is not None:
+                        _keep_only(upper, directory)
+                    _flush(upper)
+                    try:
+                        upper.rename(target)
+                    except OSError as error:
+                        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                            raise
+                        # Somebody else built the same: theirs is as good.
+            finally:
+                engine._tear_down(record)
+
+    def add(self, info: BuiltTemplate) -> BuiltTemplate:
+        """Raises Conflict, DiskFull."""
+        self._engine.prepare()
+        with self.using():
+            try:
+                known = bases.read_template(self._store, info.id)
+                if not known.superseded:
+                    return known
+            except TemplateNotFound:
+                pass
+            for digest in info.layers:
+                if not self.has_layer(digest):
+                    raise Conflict(f"a layer of {info.name!r} was removed meanwhile", retryable=True)
+            size = self._engine.storage.used(self._engine.storage.layers / info.layers[0]) if info.layers else 0
+            info = dataclasses.replace(info, created_at=time.time(), size=size, superseded=False)
+            self._write(info)
+        return info
+
+    def _write(self, info: BuiltTemplate) -> None:
+        _replace(self._store.templates / f"{info.id}.json", json.dumps(dataclasses.asdict(info)).encode())
+
+    def remove(self, template_id: str, *, later: bool = False) -> None:
+        """Raises TemplateNotFound, Conflict while something needs it; with `later` it goes when nothing does."""
+        self._engine.prepare()
+        with FileLock(self._store.templates / "lock"):
+            info = bases.read_template(self._store, template_id)
+            needed = self._needed(info)
+            if needed is None:
+                (self._store.templates / f"{info.id}.json").unlink()
+            elif later:
+                self._write(dataclasses.replace(info, superseded=True))
+            else:
+                raise needed
+        self.sweep()
+
+    def _needed(self, info: BuiltTemplate) -> Conflict | None:
+        """Why a template cannot go, which names who needs it."""
+        for other in bases.templates(self._store):
+            if other.base == info.id:
+                said = f"the template {info.name!r} is the base of {other.name!r}"
+                return Conflict(said, hint="remove that first")
+        if user := self._user(info.id):
+            return Conflict(f"the template {info.name!r} is in use by {user}", hint="destroy it first")
+        return None
+
+    def sweep(self) -> None:
+        """Remove superseded templates and layers that nothing needs, and the locks of builders that are dead."""
+        for path in self._store.templates.glob("*.lock"):
+            lock = FileLock(path)
+            if lock.try_acquire() and _is_at(lock, path):
+                path.unlink(missing_ok=True)
+            lock.release()
+        superseded = any(info.superseded for info in bases.templates(self._store))
+        if not superseded and not self._unnamed() and not any(self._store.templates.glob("*.new-*")):
+            return
+        lock = FileLock(self._store.templates / "lock")
+        try:
+            if not lock.try_acquire():
+                return  # the next sweep does it
+            for path in self._store.templates.glob("*.new-*"):
+                path.unlink()  # its writer held this lock, so it is dead
+            for info in sorted(bases.templates(self._store), key=lambda info: -info.created_at):  # bases last
+                if info.superseded and self._needed(info) is None:
+                    (self._store.templates / f"{info.id}.json").unlink()
+            for digest in self._unnamed():
+                self._remove_layer(digest)
+        finally:
+            lock.release()
+
+    def _remove_layer(self, digest: str) -> None:
+        """Remove a layer that no template names, unless somebody builds it or a sandbox or a snapshot needs it."""
+        layers = self._engine.storage.layers
+        if not digest.startswith(_GONE):
+            lock = self._try_lock(digest)  # its builder has it until the template that names the layer is written
+            if lock is None:
+                return
+            try:
+                if self._user(bases.layer_path(digest)) is not None:
+                    return
+                # Away as a whole first: who dies at removing it leaves no half of a layer for a builder to find.
+                gone = f"{_GONE}{digest}-{secrets.token_hex(4)}"
+                (layers / digest).rename(layers / gone)
+            finally:
+                self.end_build(digest, lock)
+            digest = gone
+        self._engine.storage.remove(layers / digest)
+
+    def _unnamed(self) -> set[str]:
+        """The layers that no template names."""
+        there = set(os.listdir(self._engine.storage.layers))  # before the names are read: these are written later
+        return there - {digest for info in bases.templates(self._store) for digest in info.layers}
+
+    def _user(self, text: str) -> str | None:
+        """The sandbox or snapshot whose record mentions `text`, an id or a path that nothing else contains."""
+        for path in self._store.sandboxes.glob("sb-*/record.json"):
+            if text in _read(path):
+                return f"sandbox {path.parent.name}"
+        for path in self._store.snapshots.glob("*.json"):
+            if text in (found := _read(path)) and _has_files(found):
+                return f"snapshot {path.stem}"
+        return None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except FileNotFoundError:
+        return ""  # gone meanwhile
+
+
+def _has_files(snapshot: str) -> bool:
+    """Whether a snapshot's record is more than the memory of one that was deleted."""
+    try:
+        data = json.loads(snapshot)
+    except ValueError:
+        return True
+    return not isinstance(data, dict) or bool(data.get("lowers")) or not data.get("hidden")
+
+
+def _checked(digest: str) -> str:
+    if not digest.isalnum() or not 16 <= len(digest) <= 128:
+        raise InvalidArgument(f"{digest!r} is not the digest of a layer")
+    return digest
+
+
+def _is_at(lock: FileLock, path: Path) -> bool:
+    """Whether `path` is still the file that is locked."""
+    try:
+        return os.path.samestat(os.fstat(lock.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _keep_only(upper: Path, directory: str) -> None:
+    """Make one directory of the tree's root the whole tree. Nothing runs there any more. Raises Conflict, OSError."""
+    source = upper / "u"
+    for name in directory.strip("/").split("/"):
+        source /= name
+        # What the sandbox wrote may be a link to anywhere.
+        if name in ("", ".", "..") or not source.exists() or not stat.S_ISDIR(source.lstat().st_mode):
+            raise Conflict(f"{directory} is no directory that the sandbox has written")
+    source.rename(upper / "new")
+    remove_tree(upper / "u")
+    (upper / "new").rename(upper / "u")
+
+
+def _flush(path: Path) -> None:
+    """Wait until what was written there is on disk: the rename that follows must not be there before it."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if ctypes.CDLL(None, use_errno=True).syncfs(fd) != 0:
+            raise OSError(ctypes.get_errno(), "syncfs", str(path))
+    finally:
+        os.close(fd)
+
+
+def _replace(path: Path, data: bytes) -> None:
+    fresh = path.with_suffix(f".new-{os.getpid()}-{secrets.token_hex(4)}")
+    try:
+        with open(fresh, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.rename(path)
+    except OSError as error:
+        fresh.unlink(missing_ok=True)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DiskFull(f"no room for {path}", errno=error.errno) from error
+        raise

@@ -1,0 +1,460 @@
+"""Snapshots: the own layer of a sandbox as it was at a moment, kept read-only, for any number of copies.
+
+    SKERRY_HOME/snapshots/ID.json    what is known of it
+    SKERRY_HOME/pool/snapshots/ID    its tree
+
+A record is there before its tree and goes with it, under the lock of all snapshots; the long work in between is done
+without that lock. So of a record that is not `ready` and whose maker is dead, and of a tree without a record, nothing
+is worth keeping. Whoever is about to begin with a snapshot holds a shared lock on its tree until his own record names
+it: nobody removes a tree that is locked or named.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import fcntl
+import os
+import secrets
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from skerry.core import Conflict, Corrupted, DiskFull, NewerVersion, SnapshotNotFound, State
+from skerry.providers.local.host import ProcessId
+from skerry.providers.local.launch import agent_call
+from skerry.providers.local.locks import FileLock
+from skerry.providers.local.sandbox import last_words
+from skerry.providers.local.sandbox.record import Record
+from skerry.providers.local.sandbox.sweep import trying
+from skerry.providers.local.storage import host_layer, snapshot_record
+from skerry.providers.local.storage.bases import Base
+from skerry.providers.local.storage.snapshot_record import Kept
+from skerry.wire import Env, EnvReply
+
+if TYPE_CHECKING:
+    from skerry.providers.local.engine import Engine
+
+MOST_LAYERS = 16
+"""Snapshots one above the other under a sandbox: every one makes looking up a file slower."""
+ANSWER_TIMEOUT = 30.0
+"""How long an agent may take to tell its variables."""
+_ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
+_LEAVING = "~"
+"""What the name of a tree begins with that nobody may use any more."""
+
+
+class Snapshots:
+    """The snapshots of one SKERRY_HOME."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._directory = engine.store.snapshots
+        engine.recovery["snapshot"] = self._recover
+
+    def _lock(self) -> FileLock:
+        """Protects the records of all snapshots, and the going of trees."""
+        return FileLock(self._directory / "lock")
+
+    def _path(self, snapshot_id: str) -> Path:
+        return self._directory / f"{snapshot_id}.json"
+
+    def tree(self, snapshot_id: str) -> Path:
+        return self._engine.storage.kept / snapshot_id
+
+    def layer(self, snapshot_id: str) -> str:
+        """Its files as a layer, relative to SKERRY_HOME."""
+        return f"pool/snapshots/{snapshot_id}/u"
+
+    # -- make
+
+    def create(self, sandbox_id: str, *, name: str | None, description: str, hidden: bool) -> Kept:
+        """Keep what a sandbox has now; one that runs stands still meanwhile. A hidden one is leased to this process.
+
+        Raises SandboxNotFound, Conflict, DiskFull.
+        """
+        engine = self._engine
+        allowed = (State.RUNNING, State.PAUSED, State.STOPPED, State.FAILED, State.ARCHIVED)
+        with engine.changing(sandbox_id, "snapshot", *allowed) as (record, _):
+            if record.state is State.ARCHIVED:
+                raise Conflict(f"cannot snapshot sandbox {sandbox_id}: it is archived", hint="start it first")
+            env = self.environment(record)
+            made = self._announce(record, env, name, description, hidden)
+            try:
+                engine.begin(record, "snapshot", taken=made.id)
+                self._copy(record, made)
+                made = self._complete(made)
+            except BaseException:
+                self._discard(made.id)
+                engine.save(record)
+                raise
+            if hidden:
+                engine.save(record)
+            else:
+                engine.save(dataclasses.replace(record, snapshot=made.id), ("snapshot_created", made.created_at))
+        return made
+
+    def environment(self, record: Record) -> dict[str, str]:
+        """The variables without the secrets: of one that runs those in force, else those it stopped or paused with.
+
+        Raises ConnectionLost, Corrupted.
+        """
+        if record.state is State.RUNNING:
+            path, token = self._engine.socket(record.id), bytes.fromhex(record.token)
+            reply = agent_call.request(path, token, Env(), EnvReply, timeout=ANSWER_TIMEOUT)
+            pairs = (item.decode("utf-8", "surrogateescape").partition("=") for item in reply.env)
+            ours = {**last_words.AGENTS_OWN, **host_layer.environment()}
+            found = {name: value for name, _, value in pairs if ours.get(name) != value}
+        else:
+            found = record.env if record.env is not None else {**record.base_env, **record.spec.env}
+        return {name: value for name, value in found.items() if name not in record.spec.secrets}
+
+    def _announce(self, record: Record, env: dict[str, str], name: str | None, description: str, hidden: bool) -> Kept:
+        """The record of a snapshot that is about to be made: it has the name from now on. Raises Conflict, DiskFull."""
+        with self._lock():
+            if name is not None and any(other.name == name for other in self._all()):
+                raise Conflict(f"the name {name!r} is taken by another snapshot", hint="choose another, or delete it")
+            announced = Kept(
+                id=new_snapshot_id(),
+                name=name,
+                description=description,
+                sandbox_id=record.id,
+                parent=self._visible(record.snapshot),
+                created_at=time.time(),
+                kind=self._engine.storage.snapshots,
+                size=None,
+                template=record.spec.template,
+                user=record.user,
+                workdir=record.workdir,
+                ports=record.ports,
+                env=env,
+                lowers=record.lowers,
+                host=record.host,
+                inherited=record.inherited,
+                seed=None if hidden else record.seed,  # nobody goes back to a hidden one
+                hidden=hidden,
+                lease=ProcessId.mine(),
+            )
+            self._write(announced)
+        return announced
+
+    def _copy(self, record: Record, made: Kept) -> None:
+        """Raises DiskFull, OSError, SandboxFailed where it has just ended."""
+        engine = self._engine
+        running = record.state is State.RUNNING
+        try:
+            if running:
+                with last_words.noticed(record.id):
+                    dirty = engine.cgroups.dirty(record.id)
+                engine.storage.settle(dirty)  # before it, not while, everything stands still
+                with last_words.noticed(record.id):
+                    engine.cgroups.freeze(record.id)
+            engine.storage.copy(engine.upper(record.id), self.tree(made.id), read_only=True)
+        finally:
+            if running:
+                engine.cgroups.thaw(record.id)
+
+    def _complete(self, made: Kept) -> Kept:
+        size = self._engine.storage.used(self.tree(made.id))
+        with self._lock():
+            # Read again: meanwhile its parent may have been deleted.
+            now = snapshot_record.read(self._path(made.id))
+            made = dataclasses.replace(now, size=size, ready=True, lease=now.lease if now.hidden else None)
+            self._write(made)
+        return made
+
+    def _write(self, record: Kept) -> None:
+        try:
+            snapshot_record.write(self._path(record.id), record)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise DiskFull(f"no room for the record of snapshot {record.id}", errno=error.errno) from error
+            raise
+
+    def _discard(self, snapshot_id: str) -> None:
+        """Remove one that was never complete."""
+        self._remove_tree(self.tree(snapshot_id))
+        with self._lock():
+            self._path(snapshot_id).unlink(missing_ok=True)
+
+    def _recover(self, record: Record) -> Record:
+        """Somebody died while he made a snapshot of this sandbox: let it go on."""
+        if record.state is State.RUNNING:
+            self._engine.cgroups.thaw(record.id)
+        try:
+            made = snapshot_record.read(self._path(record.pending_data["taken"]))
+        except (FileNotFoundError, Corrupted, NewerVersion):
+            return record
+        if made.ready and not made.hidden:
+            return dataclasses.replace(record, snapshot=made.id)
+        return record
+
+    def add(self, made: Kept) -> None:
+        """Note a hidden one whose tree somebody else fills, or that it is filled now. Raises DiskFull."""
+        with self._lock():
+            self._write(made)
+
+    def release(self, snapshot_ids: Sequence[str]) -> None:
+        """This process uses these hidden ones no longer: what is not complete, and what nothing needs, goes."""
+        for snapshot_id in snapshot_ids:
+            with self._lock():
+                try:
+                    record = snapshot_record.read(self._path(snapshot_id))
+                except (FileNotFoundError, Corrupted, NewerVersion):
+                    continue
+                if record.ready:
+                    self._write(dataclasses.replace(record, lease=None))
+            if not record.ready:
+                self._discard(snapshot_id)
+        self.let_go(snapshot_ids)
+
+    # -- look
+
+    def _all(self) -> Iterator[Kept]:
+        """Every record that can be read."""
+        for path in self._directory.glob("sn-*.json"):
+            try:
+                yield snapshot_record.read(path)
+            except (FileNotFoundError, Corrupted, NewerVersion):
+                continue
+
+    def list(self, sandbox_id: str | None = None) -> Sequence[Kept]:
+        """Newest first."""
+        self._engine.prepare()
+        found = [
+            record
+            for record in self._all()
+            if record.ready and not record.hidden and sandbox_id in (None, record.sandbox_id)
+        ]
+        return sorted(found, key=lambda record: (record.created_at, record.id), reverse=True)
+
+    def find(self, id_or_name: str) -> Kept:
+        """Raises SnapshotNotFound, Corrupted."""
+        self._engine.prepare()
+        if not id_or_name.startswith("sn-"):
+            for record in self._all():
+                if record.name == id_or_name and record.ready and not record.hidden:
+                    return record
+            raise _not_found(id_or_name)
+        record = self._read(id_or_name)
+        if record.hidden and not record.leased:
+            raise _not_found(id_or_name)
+        return record
+
+    def _read(self, snapshot_id: str) -> Kept:
+        """Raises SnapshotNotFound, also for one that is not complete; Corrupted."""
+        if not _is_id(snapshot_id):
+            raise _not_found(snapshot_id)
+        try:
+            record = snapshot_record.read(self._path(snapshot_id))
+        except FileNotFoundError:
+            raise _not_found(snapshot_id) from None
+        if not record.ready:
+            raise _not_found(snapshot_id)
+        return record
+
+    def _visible(self, snapshot_id: str | None) -> str | None:
+        """The snapshot, or the nearest before it that is not deleted."""
+        while snapshot_id is not None:
+            try:
+                record = snapshot_record.read(self._path(snapshot_id))
+            except (FileNotFoundError, Corrupted, NewerVersion):
+                return None
+            if not record.hidden:
+                return snapshot_id
+            snapshot_id = record.parent
+        return None
+
+    # -- use
+
+    @contextmanager
+    def held(self, snapshot_id: str, *, deleted: bool = False) -> Iterator[Kept]:
+        """A snapshot that nobody removes meanwhile, `deleted` also one that is hidden.
+
+        Raises SnapshotNotFound, Corrupted.
+        """
+        look = self._read if deleted else self.find
+        look(snapshot_id)
+        try:
+            fd = os.open(self.tree(snapshot_id), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            look(snapshot_id)  # has it gone just now?
+            raise Corrupted(
+                f"the files of snapshot {snapshot_id} are missing",
+                hint=f"`skerry snapshot rm {snapshot_id}` removes what is left of it",
+            ) from None
+        try:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise _not_found(snapshot_id) from None  # somebody is removing it
+            yield self._read(snapshot_id)  # still there, now that it is ours
+        finally:
+            os.close(fd)
+
+    def base(self, record: Kept) -> Base:
+        """What a sandbox begins with that is made from it."""
+        deep = len(snapshots_in(record.lowers)) >= MOST_LAYERS
+        return Base(
+            template=record.template,
+            layers=record.lowers if deep else (self.layer(record.id), *record.lowers),
+            host=record.host,
+            user=record.user,
+            workdir=record.workdir,
+            env=record.env,
+            ports=record.ports,
+            inherited=record.inherited if deep else record.total,
+            seed=f"pool/snapshots/{record.id}" if deep else None,
+            snapshot=record.parent if record.hidden else record.id,
+            holds=record.total,
+        )
+
+    # -- remove
+
+    def delete(self, snapshot_id: str) -> None:
+        """Its children get its parent; what others were made from stays, hidden, until they are gone.
+
+        Raises SnapshotNotFound.
+        """
+        self._engine.prepare()
+        if not _is_id(snapshot_id):
+            raise _not_found(snapshot_id)
+        with self._lock():
+            try:
+                record = self._read(snapshot_id)
+            except Corrupted:
+                self._path(snapshot_id).unlink(missing_ok=True)  # the sweep looks after its tree
+            else:
+                if record.hidden and record.lease is None:
+                    raise _not_found(snapshot_id)
+                try:
+                    self._hide(record)
+                except DiskFull:  # with no room to note it, what nothing needs goes at once
+                    gone = self._take_away(snapshot_id, None)
+                    if gone is None:
+                        raise
+                    self._remove_tree(gone)
+        self.let_go([snapshot_id])
+
+    def _hide(self, record: Kept) -> None:
+        for child in list(self._all()):
+            if child.parent == record.id:
+                self._write(dataclasses.replace(child, parent=record.parent))
+        self._write(dataclasses.replace(record, hidden=True, name=None, seed=None, lease=None))
+
+    def let_go(self, snapshot_ids: Iterable[str]) -> None:
+        """Remove those of these that are hidden and that nothing needs."""
+        waiting, leaving = list(snapshot_ids), []
+        with self._lock():
+            while waiting:
+                snapshot_id = waiting.pop(0)
+                try:
+                    record: Kept | None = snapshot_record.read(self._path(snapshot_id))
+                except FileNotFoundError:
+                    record = None
+                except (Corrupted, NewerVersion):
+                    continue
+                if record is not None and (record.leased or not record.hidden):
+                    continue
+                tree = self._take_away(snapshot_id, record)
+                if tree is not None:
+                    leaving.append(tree)
+                    waiting += snapshots_in(record.lowers) if record else ()
+        for tree in leaving:
+            with trying(f"the files of snapshot {tree.name.lstrip(_LEAVING)}"):
+                self._remove_tree(tree)
+
+    def _take_away(self, snapshot_id: str, record: Kept | None) -> Path | None:
+        """Make a tree that nothing needs unusable; what to remove. The record goes once no sandbox names it."""
+        tree = self.tree(snapshot_id)
+        needed, named = self._mentions(snapshot_id)
+        if needed:
+            return None
+        gone: Path | None = None
+        try:
+            fd = os.open(tree, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            fd = -1
+        try:
+            if fd >= 0:
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    return None  # somebody is about to use it
+                gone = tree.with_name(f"{_LEAVING}{snapshot_id}")
+                try:
+                    tree.rename(gone)
+                except OSError:  # a full disk has no room for a name
+                    self._remove_tree(tree)
+            if record is not None and named:
+                self._write(dataclasses.replace(record, lowers=()))  # its place among parents is all that is left
+            else:
+                self._path(snapshot_id).unlink(missing_ok=True)
+        finally:
+            if fd >= 0:
+                os.close(fd)
+        return gone
+
+    def _mentions(self, snapshot_id: str) -> tuple[bool, bool]:
+        """Whether a sandbox or a snapshot needs its tree, and whether one names it, damaged records included."""
+        layer, target, name = f"/{snapshot_id}".encode(), f'"target": "{snapshot_id}"'.encode(), snapshot_id.encode()
+        named = False
+        paths = [self._engine.store.directory(sandbox_id) / "record.json" for sandbox_id in self._engine.store.ids()]
+        for path in (*paths, *self._directory.glob("sn-*.json")):
+            try:
+                data = path.read_bytes()
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            if layer in data or target in data:
+                return True, True
+            named = named or (name in data and path.parent != self._directory)
+        return False, named
+
+    def _remove_tree(self, tree: Path) -> None:
+        try:
+            self._engine.storage.remove(tree)
+        except FileNotFoundError:
+            pass  # by somebody else at the same time
+
+    def sweep(self) -> None:
+        """Remove what dead processes were making, hidden snapshots that nothing needs, and trees of nobody."""
+        lock = self._lock()
+        try:
+            if not lock.try_acquire():
+                return  # somebody is at work; there will be another sweep
+            for path in self._directory.glob("sn-*.new"):
+                path.unlink(missing_ok=True)  # written under the lock only
+            unfinished = [record.id for record in self._all() if not record.ready and not record.leased]
+            for snapshot_id in unfinished:
+                with trying(f"what was made of snapshot {snapshot_id}"):
+                    self._remove_tree(self.tree(snapshot_id))
+                    self._path(snapshot_id).unlink(missing_ok=True)
+        finally:
+            lock.release()
+        for tree in self._engine.storage.kept.glob(f"{_LEAVING}sn-*"):
+            with trying(f"the files of snapshot {tree.name.lstrip(_LEAVING)}"):
+                self._remove_tree(tree)
+        known = {path.stem for path in self._directory.glob("sn-*.json")}
+        stray = [tree.name for tree in self._engine.storage.kept.glob("sn-*") if tree.name not in known]
+        hidden = [record.id for record in self._all() if record.hidden and not record.leased]
+        if stray or hidden:
+            self.let_go([*stray, *hidden])
+
+
+def new_snapshot_id() -> str:
+    return "sn-" + "".join(secrets.choice(_ALPHABET) for _ in range(10))
+
+
+def snapshots_in(layers: Iterable[str]) -> list[str]:
+    """The ids of the snapshots among these layers."""
+    return [layer.split("/")[2] for layer in layers if layer.startswith("pool/snapshots/")]
+
+
+def _is_id(text: str) -> bool:
+    return text.startswith("sn-") and "/" not in text and "\0" not in text
+
+
+def _not_found(which: str) -> SnapshotNotFound:
+    return SnapshotNotFound(f"there is no snapshot {which!r}")

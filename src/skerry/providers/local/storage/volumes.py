@@ -1,0 +1,311 @@
+"""Volumes: directories of the pool that sandboxes mount and that outlive them.
+
+    SKERRY_HOME/volumes/NAME.json      what is known of a volume, as long as it can be used
+    SKERRY_HOME/pool/volumes/NAME      its files; without a record they are what a crash has left, and swept
+    SKERRY_HOME/sandboxes/ID/volumes   the names of the volumes a sandbox has, from before it starts until it is gone
+
+The volumes lock protects all of this. Who has a volume is read from the sandboxes' folders each time it matters, so no
+crash can leave a wrong count.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import json
+import os
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from skerry.core import (
+    NAME,
+    RESERVED,
+    Conflict,
+    Corrupted,
+    FileMissing,
+    NewerVersion,
+    NotADirectory,
+    SandboxNotFound,
+    SandboxSpec,
+    VolumeInfo,
+    VolumeMount,
+    VolumeNotFound,
+    check_mounts,
+    check_volume_name,
+    replace_file,
+)
+from skerry.providers.local.launch.launch import Mount
+from skerry.providers.local.locks import FileLock
+from skerry.providers.local.sandbox.record import Record
+from skerry.providers.local.sandbox.sweep import trying
+from skerry.providers.local.storage import host_layer
+from skerry.providers.local.storage.choose import typed_errors
+
+if TYPE_CHECKING:
+    from skerry.providers.local.engine import Engine
+
+USER = 1000
+"""Who a new volume, and a directory made for a subpath, belongs to in every sandbox."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Volume:
+    """A volume's record."""
+
+    name: str
+    created_at: float
+    size: int | None
+    temporary: bool
+    taken: bool = False
+    """Whether a sandbox that had it has ended: a temporary one that nobody has had yet waits for its first."""
+
+
+class Volumes:
+    """The volumes of one SKERRY_HOME."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._store = engine.store
+        self._records = engine.store.volumes
+
+    def _lock(self) -> FileLock:
+        return FileLock(self._records / "lock")
+
+    # -- the contract of core/contract/provider.py
+
+    def create(self, name: str, *, size: int | None, temporary: bool) -> VolumeInfo:
+        check_volume_name(name)
+        self._engine.prepare()
+        storage = self._engine.storage
+        if size is not None:
+            storage.require_limits("size")
+        volume = Volume(name=name, created_at=time.time(), size=size, temporary=temporary)
+        tree = storage.volumes / name
+        with self._lock():
+            if self._record(name).exists():
+                raise Conflict(f"the name {name!r} is taken by another volume", hint="choose another, or get() it")
+            storage.remove(tree)  # of a create that died before the record was written
+            try:
+                with typed_errors(self._store.home):
+                    storage.create(tree, size)
+                    tree.chmod(0o755)
+                    os.chown(tree, USER, USER)
+                    storage.settle(0)  # no record without its tree, whenever the machine dies
+                    self._write(volume)
+            except BaseException:
+                storage.remove(tree)
+                raise
+        return self._info(volume, ())
+
+    def get(self, name: str) -> VolumeInfo:
+        self._engine.prepare()
+        return self._info(self._read(name), self._users().get(name, ()))
+
+    def list(self) -> Sequence[VolumeInfo]:
+        self._engine.prepare()
+        users = self._users()
+        found = []
+        for name in sorted(self._names()):
+            try:
+                found.append(self._info(self._read(name), users.get(name, ())))
+            except VolumeNotFound:
+                continue  # deleted meanwhile
+        return found
+
+    def delete(self, name: str) -> None:
+        self._engine.prepare()
+        for sandbox_id in self._users().get(name, ()):
+            self._engine.settle(sandbox_id)  # one whose end has come does not count
+        with self._lock():
+            if not NAME.fullmatch(name) or not self._record(name).exists():  # a damaged one can be deleted too
+                raise _not_found(name)
+            if users := self._users().get(name):
+                raise Conflict(
+                    f"the volume {name!r} is in use by {', '.join(users)}", hint="destroy those sandboxes first"
+                )
+            gone = self._take_away(name)
+        with trying(f"the files of volume {name!r}"):
+            self._engine.storage.remove(gone)
+
+    # -- for sandboxes
+
+    def check(self, spec: SandboxSpec, *, host: bool) -> None:
+        """Whether a sandbox could have the volumes it asks for. Raises InvalidArgument, VolumeNotFound, Corrupted."""
+        check_mounts(spec.volumes, (*RESERVED, *host_layer.mounts()) if host else RESERVED)
+        for mount in spec.volumes:
+            self._read(mount.name)
+
+    def attach(self, record: Record) -> tuple[Mount, ...]:
+        """Note that a sandbox has its volumes, and say what is to be mounted. The caller holds the sandbox's lock.
+
+        Raises VolumeNotFound, Corrupted, DiskFull, FileMissing for a subpath that is not there.
+        """
+        if not record.spec.volumes:
+            return ()
+        self.check(record.spec, host=record.host)
+        trees = self._engine.storage.volumes
+        names = sorted({mount.name for mount in record.spec.volumes})
+        with typed_errors(self._store.home):
+            with self._lock():
+                for name in names:
+                    self._read(name)
+                replace_file(self._store.directory(record.id) / "volumes", "\n".join(names).encode(), flush=False)
+            for mount in record.spec.volumes:
+                _walk(trees / mount.name, mount)
+        return tuple(
+            Mount(path=mount.path, source=trees / mount.name, subpath=mount.subpath, read_only=mount.read_only)
+            for mount in check_mounts(record.spec.volumes)
+        )
+
+    def let_go(self, sandbox_id: str) -> None:
+        """Note that a sandbox is about to end; `sweep` then removes the temporary volumes that it was the last to have.
+
+        One that never came to be has no record yet, and lets go of nothing.
+        """
+        directory = self._store.directory(sandbox_id)
+        if not (directory / "volumes").exists() or not (directory / "record.json").exists():
+            return
+        with self._lock():
+            for name in self._had_by(sandbox_id):
+                with contextlib.suppress(VolumeNotFound, Corrupted):
+                    volume = self._read(name)
+                    if volume.temporary and not volume.taken:
+                        self._write(dataclasses.replace(volume, taken=True))
+
+    def sweep(self) -> None:
+        """Remove temporary volumes whose last sandbox is gone, and what a crash has left."""
+        trees = self._engine.storage.volumes
+        with self._lock():
+            for path in self._records.glob("*.new"):
+                path.unlink(missing_ok=True)
+            known = set(self._names())
+            for name in [path.name for path in trees.iterdir() if not path.name.startswith(".")]:
+                if name not in known:
+                    self._take_away(name)
+            used_up = [name for name in known if self._goes_with_its_sandboxes(name)]
+            users = self._users() if used_up else {}
+            for name in used_up:
+                if not users.get(name):
+                    self._take_away(name)
+        for path in trees.glob(".gone-*"):
+            with trying(f"the files of a volume, {path},"):
+                self._engine.storage.remove(path)
+
+    def _goes_with_its_sandboxes(self, name: str) -> bool:
+        try:
+            volume = self._read(name)
+        except Corrupted:
+            return False  # kept for its owner to see
+        return volume.temporary and volume.taken
+
+    # -- inside
+
+    def _record(self, name: str) -> Path:
+        return self._records / f"{name}.json"
+
+    def _names(self) -> Iterator[str]:
+        for entry in os.scandir(self._records):
+            if entry.name.endswith(".json"):
+                yield entry.name.removesuffix(".json")
+
+    def _write(self, volume: Volume) -> None:
+        replace_file(self._record(volume.name), json.dumps(dataclasses.asdict(volume)).encode(), flush=True)
+
+    def _read(self, name: str) -> Volume:
+        """Raises VolumeNotFound, Corrupted."""
+        if not NAME.fullmatch(name):
+            raise _not_found(name)
+        try:
+            return Volume(**json.loads(self._record(name).read_bytes()))
+        except FileNotFoundError:
+            raise _not_found(name) from None
+        except (ValueError, TypeError) as error:
+            raise Corrupted(
+                f"the record of volume {name!r} is damaged ({error})",
+                hint=f"its files are in {self._engine.storage.volumes / name}; `skerry volume rm {name}` removes it",
+            ) from error
+
+    def _take_away(self, name: str) -> Path:
+        """Let a volume vanish at once; its files, which may be many, are then for the caller to remove."""
+        self._record(name).unlink(missing_ok=True)
+        tree = self._engine.storage.volumes / name
+        gone = tree.with_name(f".gone-{secrets.token_hex(8)}")
+        if tree.exists():
+            tree.rename(gone)
+        return gone
+
+    def _users(self) -> dict[str, tuple[str, ...]]:
+        """For each volume that sandboxes have the ids of these; one that is being made or removed counts."""
+        found: dict[str, tuple[str, ...]] = {}
+        for sandbox_id in sorted(self._store.ids()):
+            for name in self._had_by(sandbox_id):
+                found[name] = (*found.get(name, ()), sandbox_id)
+        return found
+
+    def _had_by(self, sandbox_id: str) -> set[str]:
+        names: set[str] = set()
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # it has none, or has just gone
+            names.update((self._store.directory(sandbox_id) / "volumes").read_text().split())
+        with contextlib.suppress(SandboxNotFound, Corrupted, NewerVersion):  # then the list is what counts
+            names.update(mount.name for mount in self._store.read(sandbox_id).spec.volumes)
+        return names
+
+    def _info(self, volume: Volume, users: tuple[str, ...]) -> VolumeInfo:
+        storage = self._engine.storage
+        return VolumeInfo(
+            name=volume.name,
+            created_at=volume.created_at,
+            size=volume.size,
+            used=storage.used(storage.volumes / volume.name),
+            temporary=volume.temporary,
+            sandboxes=users,
+        )
+
+
+def _walk(tree: Path, mount: VolumeMount) -> None:
+    """See that the subpath is there, make it for a mount that may write. Links are not followed.
+
+    Raises FileMissing, NotADirectory, OSError.
+    """
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        fd = os.open(tree, flags)
+    except FileNotFoundError:
+        raise Corrupted(f"the files of volume {mount.name!r} are gone: {tree} is missing") from None
+    try:
+        for part in Path(mount.subpath).parts:
+            below = _step(fd, part, mount, flags)
+            os.close(fd)
+            fd = below
+    finally:
+        os.close(fd)
+
+
+def _step(directory: int, part: str, mount: VolumeMount, flags: int) -> int:
+    try:
+        return os.open(part, flags, dir_fd=directory)
+    except FileNotFoundError:
+        if mount.read_only:
+            text = f"volume {mount.name!r} has no directory {mount.subpath!r}, and a read-only mount makes none"
+            raise FileMissing(text, errno=errno.ENOENT) from None
+    except OSError as error:
+        if error.errno not in (errno.ENOTDIR, errno.ELOOP):
+            raise
+        text = f"{mount.subpath!r} of volume {mount.name!r} is a file or a link, or leads through one"
+        raise NotADirectory(text, errno=errno.ENOTDIR) from None
+    try:
+        os.mkdir(part, 0o755, dir_fd=directory)
+    except FileExistsError:
+        return os.open(part, flags, dir_fd=directory)  # another sandbox was quicker
+    made = os.open(part, flags, dir_fd=directory)
+    os.fchown(made, USER, USER)
+    return made
+
+
+def _not_found(name: str) -> VolumeNotFound:
+    return VolumeNotFound(f"there is no volume {name!r}")

@@ -1,0 +1,81 @@
+"""What `skerry storage` shows and does."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+
+from skerry.core import Conflict, Corrupted, NewerVersion, SandboxNotFound, Unsupported
+from skerry.providers.local.engine import Engine
+from skerry.providers.local.storage.choose import find_storage
+from skerry.providers.local.storage.pool import PoolStorage
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StorageReport:
+    """Where the files of sandboxes, snapshots and volumes are, and how much room there is."""
+
+    kind: str
+    home: str
+    image: str | None
+    """The file that holds the pool."""
+    allocated: int | None
+    """What that file takes of the disk it is on."""
+    size: int
+    used: int
+    free: int
+    """What can still be written: the pool grows within its disk, so no more than is free there."""
+    limits: bool
+    """Whether disk limits are enforced."""
+    sandboxes: int
+    snapshots: int
+    volumes: int
+
+
+def report() -> StorageReport:
+    """Raises ProviderUnavailable, Corrupted."""
+    engine = Engine()
+    engine.prepare()
+    storage = engine.storage
+    room, outside = shutil.disk_usage(storage.root), shutil.disk_usage(storage.home)
+    image = storage.image if isinstance(storage, PoolStorage) else None
+    return StorageReport(
+        kind=storage.kind,
+        home=str(storage.home),
+        image=None if image is None else str(image),
+        allocated=None if image is None else image.stat().st_blocks * 512,
+        size=room.total,
+        used=room.used,
+        free=min(room.free, outside.free),
+        limits=storage.default_limit() is not None,
+        sandboxes=len(os.listdir(storage.uppers)),
+        snapshots=len(os.listdir(storage.kept)),
+        volumes=len(os.listdir(storage.volumes)),
+    )
+
+
+def unmount() -> bool:
+    """Take the pool off the machine until it is next used; whether it was mounted.
+
+    Raises Conflict while a sandbox runs, Unsupported where there is no pool, ProviderUnavailable.
+    """
+    engine = Engine()
+    engine.store.prepare()
+    storage = find_storage(engine.store.home)
+    if not isinstance(storage, PoolStorage):
+        raise Unsupported(f"{engine.store.home} has no storage pool to unmount", option="storage")
+    # The kernel would let go of the directory alone: the file system lives on as long as a sandbox uses it.
+    running = [sandbox_id for sandbox_id in sorted(engine.store.ids()) if _runs(engine, sandbox_id)]
+    if running:
+        raise Conflict(f"the storage pool is in use by {', '.join(running)}", hint="destroy or stop these sandboxes")
+    return storage.unmount()
+
+
+def _runs(engine: Engine, sandbox_id: str) -> bool:
+    try:
+        return engine.store.read(sandbox_id).alive
+    except SandboxNotFound:
+        return engine.store.directory(sandbox_id).exists()  # somebody is making it
+    except (Corrupted, NewerVersion):
+        return False

@@ -1,0 +1,1 @@
+"""The blocking API, generated from the async one."""

@@ -1,0 +1,1 @@
+"""Commands: asked for, run, their output, and the environment they get."""

@@ -1,0 +1,41 @@
+"""Starting a process that outlives the stream it was started on."""
+
+from __future__ import annotations
+
+import asyncio
+
+import anyio
+
+from skerry.sdk.commands.exchange import STDERR, STDOUT
+from skerry.sdk.commands.exec_stream import SIGKILL, send_signal
+from skerry.sdk.connection.link import Link
+from skerry.sdk.connection.stream import Stream, unheard
+from skerry.sdk.processes.table import first_reply
+from skerry.wire import OpenFlags, Start, Started
+
+ABANDON_GUARD = 5.0
+"""How long a cancelled start waits to kill what it has started."""
+
+
+async def launch(link: Link, start: Start) -> tuple[Stream, Started]:
+    """Send START and return once it runs. Raises what the agent answers, and what the link does."""
+    session = await link.session()
+    has_input = bool(start.flags & OpenFlags.STDIN)
+    stream = session.open(
+        start,
+        channels=(STDOUT, STDERR),
+        input=has_input,
+        greets=True,
+        jumps=True,
+        max_replies=2,
+        on_notice=unheard if start.flags & OpenFlags.TERMINAL else None,
+    )
+    try:
+        return stream, await first_reply(link, stream, Started)
+    except asyncio.CancelledError:
+        # Nobody will ever have its id: it must not run on.
+        with anyio.move_on_after(ABANDON_GUARD, shield=True):
+            orphan = await first_reply(link, stream, Started)
+            stream.close()
+            await send_signal(link, orphan.id, SIGKILL)
+        raise

@@ -1,0 +1,1 @@
+"""Files of a sandbox: read, written, moved in and out, searched, watched."""

@@ -1,0 +1,1 @@
+"""Git inside a sandbox."""

@@ -1,0 +1,1 @@
+"""TCP ports of a sandbox."""

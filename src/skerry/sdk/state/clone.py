@@ -1,0 +1,146 @@
+"""Copies of a sandbox: one hidden snapshot, from which any number of them begin."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import anyio
+
+from skerry.core import (
+    InvalidArgument,
+    OnTimeout,
+    Provider,
+    Resources,
+    SandboxInfo,
+    SandboxNotFound,
+    SandboxSpec,
+    SkerryError,
+    limits,
+)
+from skerry.sdk.commands.request import check_whole, encode_env
+from skerry.sdk.listing import spec_of
+from skerry.sdk.options import (
+    ResourceOptions,
+    check_lifetime,
+    check_name,
+    check_on_timeout,
+    check_pairs,
+    check_resources,
+)
+from skerry.sdk.state.snapshots import LogCallback, require_snapshots
+
+MOST_COPIES = 1000
+SecretOptions = bool | Mapping[str, str]
+"""Whether the secrets of the source are given to a copy, or what its secrets are instead."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CopyOptions:
+    """What is to be different in a copy; None: as in the source. Its environment is changed, not replaced."""
+
+    name: str | None = None
+    env: Mapping[str, str] | None = None
+    resources: ResourceOptions | None = None
+    metadata: Mapping[str, str] | None = None
+    labels: Mapping[str, str] | None = None
+    timeout: float | None = None
+    on_timeout: OnTimeout | None = None
+    secrets: SecretOptions = field(default=False, repr=False)
+
+
+def copy_spec(source: SandboxInfo, options: CopyOptions) -> SandboxSpec:
+    """What to ask for, but for the snapshot: all that is known of the source, and what is to be different.
+
+    Raises InvalidArgument, QuotaExceeded, Unsupported.
+    """
+    bounds = limits()
+    encode_env(options.env or {})
+    if not isinstance(options.secrets, bool):
+        encode_env(options.secrets)
+    asked = check_on_timeout(options.on_timeout)
+    return dataclasses.replace(
+        spec_of(source),
+        name=check_name(options.name),
+        template=source.template,
+        user=None,  # the snapshot has it
+        workdir=None,
+        env=dict(options.env or {}),
+        secrets={} if isinstance(options.secrets, bool) else dict(options.secrets),
+        secrets_of=source.id if options.secrets is True else None,
+        metadata=dict(source.metadata) if options.metadata is None else check_pairs(options.metadata, "metadata"),
+        labels=dict(source.labels) if options.labels is None else check_pairs(options.labels, "labels"),
+        timeout=_lifetime(source) if options.timeout is None else check_lifetime(options.timeout, bounds),
+        on_timeout=source.on_timeout_asked if asked is None else asked,
+        resources=_merge(source.resources, check_resources(options.resources, bounds)),
+    )
+
+
+def _lifetime(source: SandboxInfo) -> float:
+    """As long as the source was given from its last start on; of one that does not run, from its next."""
+    bounds = limits()
+    given = source.timeout
+    if source.expires_at is not None:
+        given = source.expires_at - (source.started_at or source.created_at)
+    return bounds.lifetime if given is None else max(1.0, min(bounds.max_lifetime, given))
+
+
+def _merge(old: Resources, new: Resources) -> Resources:
+    given = {name: value for name, value in dataclasses.asdict(new).items() if value is not None}
+    return dataclasses.replace(old, **given)
+
+
+def check_count(n: int) -> int:
+    check_whole(n, "n", least=1)
+    if n > MOST_COPIES:
+        raise InvalidArgument(f"{n} copies at once are more than {MOST_COPIES}")
+    return n
+
+
+async def copy(
+    provider: Provider, source: str, specs: Sequence[SandboxSpec], on_log: LogCallback | None
+) -> list[SandboxInfo | SkerryError]:
+    """Make a sandbox for each of `specs` from what `source` has now; for each what became of it.
+
+    Cancelled, none of them is left.
+    """
+    chosen = require_snapshots(provider, "clone")
+    started = time.perf_counter()
+    base = await chosen.create_snapshot(source, name=None, description="", hidden=True)
+    made: dict[int, SandboxInfo | SkerryError] = {}
+
+    async def make(number: int, spec: SandboxSpec) -> None:
+        try:
+            made[number] = await provider.create(dataclasses.replace(spec, snapshot=base.id))
+        except SkerryError as error:
+            made[number] = error
+        if on_log is not None:
+            on_log(f"{len(made)} of {len(specs)} copies of {source} after {time.perf_counter() - started:.3f} s")
+
+    try:
+        async with anyio.create_task_group() as group:
+            for number, spec in enumerate(specs):
+                group.start_soon(make, number, spec)
+    except BaseException as error:
+        with anyio.CancelScope(shield=True):
+            for info in made.values():
+                if not isinstance(info, SkerryError):
+                    await _remove(provider, info.id, error)
+        raise
+    finally:
+        # What was made counts: a hidden snapshot that stays is swept once this process has ended.
+        with anyio.CancelScope(shield=True), suppress(SkerryError):
+            await chosen.delete_snapshot(base.id)
+    return [made[number] for number in range(len(specs))]
+
+
+async def _remove(provider: Provider, sandbox_id: str, because: BaseException) -> None:
+    try:
+        await provider.destroy(sandbox_id)
+    except SandboxNotFound:
+        pass
+    except SkerryError as left:
+        because.add_note(f"the copy {sandbox_id} could not be removed: {left}")

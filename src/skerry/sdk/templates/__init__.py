@@ -1,0 +1,1 @@
+"""Templates: built from definitions, images and sources."""

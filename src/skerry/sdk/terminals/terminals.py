@@ -1,0 +1,71 @@
+"""The terminals of a sandbox."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from skerry.core import CommandNotFound, TerminalInfo
+from skerry.sdk.commands.request import Command, SandboxPath, build
+from skerry.sdk.commands.start import launch
+from skerry.sdk.connection.link import Link
+from skerry.sdk.processes.table import find_terminal, list_terminals
+from skerry.sdk.terminals.terminal import AsyncTerminal
+
+COLS, ROWS = 80, 24
+SHELLS = (("bash", "-l"), ("sh", "-l"))
+
+
+class AsyncTerminals:
+    """The terminals of a sandbox."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    async def create(
+        self,
+        command: Command | None = None,
+        *,
+        cols: int = COLS,
+        rows: int = ROWS,
+        cwd: SandboxPath | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+    ) -> AsyncTerminal:
+        """Start a program on a terminal of its own and return once it runs; it outlives this client.
+
+        Without a command it is a login shell: bash if the sandbox has it, else sh. `TERM` is xterm-256color unless
+        `env` or the sandbox's environment says otherwise.
+
+        Raises:
+            InvalidArgument: an option that makes no sense, before anything is sent.
+            CommandNotFound: the program of a list is not there.
+            QuotaExceeded: the sandbox has no room for another process or terminal.
+        """
+        choices = SHELLS if command is None else (command,)
+        requests = [
+            build(choice, cwd=cwd, env=env, user=user, foreground=False, size=(cols, rows)) for choice in choices
+        ]
+        for request in requests[:-1]:
+            try:
+                stream, started = await launch(self._link, request.start)
+                break
+            except CommandNotFound:
+                continue
+        else:
+            stream, started = await launch(self._link, requests[-1].start)
+        stream.close()
+        return AsyncTerminal(self._link, id=started.id, pid=started.pid, size=(cols, rows), view=False)
+
+    async def list(self) -> list[TerminalInfo]:
+        """Those that run and the last ones that ended, oldest first."""
+        return await list_terminals(self._link)
+
+    async def get(self, id: int, *, view: bool = False) -> AsyncTerminal:
+        """A handle to a terminal that another client may have started.
+
+        With `view` it never takes over, never holds the terminal back, and types nothing.
+
+        Raises ProcessNotFound.
+        """
+        info = await find_terminal(self._link, id)
+        return AsyncTerminal(self._link, id=info.id, pid=info.pid, size=(info.cols, info.rows), view=view)

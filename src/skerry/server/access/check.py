@@ -1,0 +1,178 @@
+"""The one check of the permission tables, and what it is asked about."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from skerry.core import (
+    NotFound,
+    PermissionDenied,
+    SandboxNotFound,
+    SkerryError,
+    SnapshotNotFound,
+    Unauthenticated,
+    VolumeNotFound,
+)
+from skerry.server.access.identity import Actor
+from skerry.server.access.permissions import ADMIN, MAKER, ROLES, SCOPES, SIGNED_IN, Action, On, Role, Scope
+from skerry.server.access.rate_limits import Buckets
+from skerry.server.store import AuditEntry, Project, Store, User
+
+log = logging.getLogger("skerry.server.audit")
+
+_nobodies = Buckets(rate=1.0, burst=300)
+"""Refusals of people without credentials that are written down, for each address."""
+
+_MISSING: dict[On, type[SkerryError]] = {
+    "sandbox": SandboxNotFound,
+    "snapshot": SnapshotNotFound,
+    "volume": VolumeNotFound,
+    "project": NotFound,
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Subject:
+    """What somebody wants to do something with."""
+
+    on: On = "nothing"
+    asked: str = ""
+    """As the request names it."""
+    project: Project | None = None
+    sandbox_id: str | None = None
+    exists: bool = True
+    parts: tuple[str, ...] = ()
+    """For the audit: what else the request names, as `user mira`."""
+
+    @property
+    def target(self) -> str:
+        """For the audit: all that it names."""
+        which = self.sandbox_id or (self.project.id if self.on == "project" and self.project else self.asked)
+        thing = () if self.on == "nothing" else (f"{self.on} {which}"[:200],)
+        return ", ".join((*thing, *self.parts))[:300]
+
+    def missing(self) -> SkerryError:
+        """The same for what is not there and for what is not theirs."""
+        named = self.on in ("sandbox", "snapshot", "volume") and not self.asked.startswith(("sb-", "sn-"))
+        hint = "a name means what is in your own project, or in the one that SKERRY_PROJECT or ?project= names"
+        return _MISSING.get(self.on, NotFound)(
+            f"there is no {self.on} {self.asked[:200]!r}", hint=hint if named else None
+        )
+
+
+def grants(
+    store: Store, actor: Actor, project: Project | None, sandbox_id: str | None = None
+) -> frozenset[Action] | None:
+    """What `actor` may do in a project, or with what belongs to none; None for a stranger to it."""
+    if actor.token is not None:
+        if sandbox_id is None or sandbox_id != actor.token.sandbox_id:
+            return None
+        return ROLES[actor.token.role] & {Action.SANDBOX_READ, Action.SANDBOX_WRITE}
+    if actor.user is None:
+        return None
+    bound = None if actor.key is None else actor.key.project_id
+    if bound is not None and (project is None or project.id != bound):
+        return None
+    role = None if project is None else store.projects.role(project.id, actor.user.id)
+    if is_admin(actor):
+        allowed: frozenset[Action] | None = ADMIN
+    else:
+        allowed = None if role is None else ROLES[role]
+        if allowed is not None and role is Role.WRITE and _made(store, actor.user, sandbox_id):
+            allowed = allowed | MAKER
+    return None if allowed is None else allowed & scope_of(actor)
+
+
+def _made(store: Store, user: User, sandbox_id: str | None) -> bool:
+    noted = None if sandbox_id is None else store.belongings.get("sandbox", sandbox_id)
+    return noted is not None and noted.made_by == user.id
+
+
+def scope_of(actor: Actor) -> frozenset[Action]:
+    """What the actor's credential is good for at most."""
+    if actor.key is None:
+        return ADMIN
+    found = frozenset().union(*(SCOPES[scope] for scope in actor.key.scopes))
+    # A key of one project sets no password and makes no key, by which it would come to be its user everywhere; and it
+    # builds nothing that the sandboxes of others begin with.
+    return found if actor.key.project_id is None else found - {Action.USER_MANAGE, Action.TEMPLATE_BUILD}
+
+
+def is_admin(actor: Actor) -> bool:
+    """A key needs the scope `admin`, and no project of its own, to act as its administrator."""
+    return (
+        actor.user is not None
+        and actor.user.admin
+        and (actor.key is None or (Scope.ADMIN in actor.key.scopes and actor.key.project_id is None))
+    )
+
+
+def allowed(store: Store, actor: Actor, action: Action, subject: Subject) -> SkerryError | None:
+    """Why not; None: it is."""
+    if action is Action.OPEN:
+        return None
+    if not actor.signed_in:
+        why = f": {actor.refused}" if actor.refused else ""
+        return Unauthenticated(
+            f"sign in first{why}",
+            hint="send `Authorization: Bearer <key>`, or sign in; `skerry key create` makes a key",
+        )
+    if subject.on in ("nothing", "projects"):
+        everywhere = ADMIN if is_admin(actor) else SIGNED_IN
+        if subject.on == "projects":
+            everywhere = everywhere | frozenset().union(*ROLES.values())
+        may = frozenset() if actor.token is not None else everywhere & scope_of(actor)
+    else:
+        found = grants(store, actor, subject.project, subject.sandbox_id) if subject.exists else None
+        if found is None:
+            return subject.missing()
+        may = found
+    if action in may:
+        return None
+    return PermissionDenied(f"{actor.name} may not do this ({action})", hint="ask an owner of the project")
+
+
+async def authorize(store: Store, actor: Actor, action: Action, subject: Subject, *, operation: str) -> None:
+    """Raises Unauthenticated, the error for a thing that is not there, or PermissionDenied; each denial is audited."""
+    refusal = allowed(store, actor, action, subject)
+    if refusal is None:
+        return
+    await record(store, actor, action, subject, operation=operation, outcome=refusal.code)
+    raise refusal
+
+
+async def record(
+    store: Store, actor: Actor, action: Action, subject: Subject, *, operation: str, outcome: str = "ok"
+) -> None:
+    """Write down what was done or refused."""
+    if not actor.signed_in and outcome != "ok" and _nobodies.take(actor.id):
+        return  # who has no account cannot fill the disk either; the log has each request
+    entry = AuditEntry(
+        time=time.time(),
+        actor=actor.name,
+        credential=actor.credential,
+        action=action,
+        operation=operation,
+        target=subject.target,
+        project_id=None if subject.project is None else subject.project.id,
+        outcome=outcome,
+        address=actor.address,
+        request_id=actor.request_id,
+    )
+    await write_down(store, [entry])
+
+
+async def write_down(store: Store, entries: Sequence[AuditEntry]) -> None:
+    """Into the audit; what cannot be written there goes to the log."""
+    if not entries:
+        return
+    try:
+        await store.audit.add(entries)
+    except SkerryError as error:
+        # What was done is done, and a refusal stands; where the disk is full the log may not be.
+        for entry in entries:
+            log.error("audit: %s", str(error), extra=dataclasses.asdict(entry))

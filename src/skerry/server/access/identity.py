@@ -1,0 +1,199 @@
+"""Who asks: by a session's cookie, an API key, a sandbox's token or a ticket; and whether a browser may ask it."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import time
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from starlette.requests import HTTPConnection
+
+from skerry.core import DiskFull, InvalidArgument, PermissionDenied
+from skerry.server.access.rate_limits import party
+from skerry.server.access.secrets import digest
+from skerry.server.access.tickets import Tickets
+from skerry.server.settings import Settings
+from skerry.server.store import ApiKey, SandboxToken, Store, User
+
+SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+CSRF_HEADER = "x-skerry"
+"""A header that a page of another origin cannot send without asking; its value does not matter."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Actor:
+    """Who a request is from. Neither `user` nor `token`: nobody we know."""
+
+    user: User | None = None
+    token: SandboxToken | None = None
+    key: ApiKey | None = None
+    session: bytes | None = None
+    """The stored hash of the session, if it is one."""
+    credential: str = ""
+    """For the audit: `session`, `key:<id>`, `token:<id>`, with `ticket` before it if it came by one."""
+    address: str = ""
+    request_id: str = ""
+    refused: str = ""
+    """Why credentials that were given are not good."""
+
+    @property
+    def signed_in(self) -> bool:
+        return self.user is not None or self.token is not None
+
+    @property
+    def name(self) -> str:
+        if self.user is not None:
+            return f"user:{self.user.name}"
+        return "anonymous" if self.token is None else f"token:{self.token.id}"
+
+    @property
+    def id(self) -> str:
+        """What limits are counted by."""
+        if self.user is not None:
+            return self.user.id
+        return party(self.address) if self.token is None else f"token:{self.token.id}"
+
+
+def cookie_name(settings: Settings) -> str:
+    """With the prefix `__Host-` where browsers take it: over TLS."""
+    return "__Host-skerry" if settings.url.startswith("https:") else "skerry"
+
+
+async def identify(
+    connection: HTTPConnection, store: Store, settings: Settings, tickets: Tickets, request_id: str
+) -> Actor:
+    """Raises PermissionDenied for what a page of another origin may have caused."""
+    address = connection.client.host if connection.client else ""
+    nobody = Actor(address=address, request_id=request_id)
+    header = connection.headers.get("authorization")
+    if connection.scope["type"] == "websocket":
+        check_origin(connection, settings)
+        if (ticket := connection.query_params.get("ticket")) is not None:
+            found = tickets.use(ticket, connection.url.path)
+            if found is None or not still_good(store, found):
+                return Actor(address=address, request_id=request_id, refused="the ticket is used, expired or unknown")
+            return Actor(
+                user=None if found.user is None else _fresh(store, found.user),
+                token=found.token,
+                key=found.key,
+                session=found.session,
+                credential=f"ticket {found.credential}",
+                address=address,
+                request_id=request_id,
+            )
+    if header is not None:
+        return await _bearer(header, store, address, request_id)
+    cookie = connection.cookies.get(cookie_name(settings))
+    if connection.scope["type"] == "http" and connection.scope["method"] not in SAFE:
+        check_origin(connection, settings)
+        if cookie is not None:
+            _check_same_site(connection)
+    if cookie is None:
+        return nobody
+    hash = digest(cookie)
+    session = store.users.session(hash)
+    if session is None:
+        return Actor(address=address, request_id=request_id, refused="the session has ended")
+    user, expires_at = session
+    until = time.time() + settings.session_lifetime
+    if until - expires_at > settings.session_lifetime / 10:
+        with contextlib.suppress(DiskFull):
+            await store.users.extend_session(hash, until)
+    return Actor(user=user, session=hash, credential="session", address=address, request_id=request_id)
+
+
+async def _bearer(header: str, store: Store, address: str, request_id: str) -> Actor:
+    scheme, _, text = header.partition(" ")
+    text = text.strip()
+    if scheme.lower() == "bearer" and (key := store.keys.check(text)) is not None:
+        user = store.users.get(key.user_id)
+        if user is not None and not user.disabled:
+            with contextlib.suppress(DiskFull):
+                await store.keys.note_use(key)
+            return Actor(user=user, key=key, credential=f"key:{key.id}", address=address, request_id=request_id)
+    if scheme.lower() == "bearer" and (token := store.keys.check_token(text)) is not None:
+        return Actor(token=token, credential=f"token:{token.id}", address=address, request_id=request_id)
+    return Actor(address=address, request_id=request_id, refused="the key is revoked, expired or unknown")
+
+
+def _fresh(store: Store, user: User) -> User | None:
+    """The user as of now: disabled meanwhile is nobody."""
+    found = store.users.get(user.id)
+    return None if found is None or found.disabled else found
+
+
+def still_good(store: Store, actor: Actor) -> bool:
+    """For what lasts: whether the credential that a stream was opened with has not been revoked since.
+
+    An administrator who is none any more is somebody else: what was opened as one ends.
+    """
+    if actor.token is not None:
+        return any(
+            token.id == actor.token.id and _lasts(token.expires_at)
+            for token in store.keys.tokens(actor.token.sandbox_id)
+        )
+    user = None if actor.user is None else _fresh(store, actor.user)
+    if user is None or (actor.user is not None and actor.user.admin and not user.admin):
+        return False
+    if actor.key is not None:
+        key = store.keys.get(actor.key.id)
+        return key is not None and _lasts(key.expires_at)
+    return actor.session is None or store.users.session(actor.session) is not None
+
+
+def _lasts(expires_at: float | None) -> bool:
+    return expires_at is None or expires_at > time.time()
+
+
+def check_host(connection: HTTPConnection, settings: Settings) -> None:
+    """Against names that somebody points at this machine (DNS rebinding). Raises InvalidArgument."""
+    given = connection.headers.getlist("host")
+    name = _hostname(given[0]) if len(given) == 1 else None
+    if name is None or not (name in settings.hosts() or _is_address(name)):
+        raise InvalidArgument(
+            f"this server is not called {name or 'that'!r}", hint="add the name to allowed_hosts in server.toml"
+        )
+
+
+def check_origin(connection: HTTPConnection, settings: Settings) -> None:
+    """Raises PermissionDenied for a page of another origin; programs send none."""
+    origin = connection.headers.get("origin")
+    if origin is None:
+        return
+    scheme = {"ws": "http", "wss": "https"}.get(connection.url.scheme, connection.url.scheme)
+    ours = {f"{scheme}://{connection.headers.get('host', '')}"}
+    if settings.public_url:
+        parts = urlsplit(settings.public_url)
+        ours.add(f"{parts.scheme}://{parts.netloc}")
+    if origin not in ours:
+        raise PermissionDenied(f"pages of {origin[:200]} may not do this", hint="open it from the server's own pages")
+
+
+def _check_same_site(connection: HTTPConnection) -> None:
+    """A request that carries a cookie and changes something must come from our own page. Raises PermissionDenied."""
+    site = connection.headers.get("sec-fetch-site")
+    if site in ("same-origin", "none") or (site is None and connection.headers.get("origin") is not None):
+        allowed = True  # the origin itself has been checked
+    else:
+        allowed = site is None and CSRF_HEADER in connection.headers
+    if not allowed:
+        hint = f"programs use an API key, or send the header {CSRF_HEADER}"
+        raise PermissionDenied("this request may come from another site's page", hint=hint)
+
+
+def _hostname(host: str) -> str | None:
+    try:
+        return urlsplit(f"//{host}").hostname
+    except ValueError:
+        return None
+
+
+def _is_address(name: str) -> bool:
+    """No name server gives out literal addresses, so nobody can point one at us."""
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""The provider contract over HTTP, for `skerry.providers.remote`."""

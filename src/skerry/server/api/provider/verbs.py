@@ -1,0 +1,336 @@
+"""The provider contract over HTTP, for `skerry.providers.remote`: its verbs, as they are, inside projects."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from fastapi import Header, Query
+from starlette.requests import Request
+from starlette.responses import Response
+
+from skerry.core import (
+    Archivable,
+    Changes,
+    Deadlines,
+    Event,
+    InvalidArgument,
+    Leases,
+    Pausable,
+    Resizable,
+    Resources,
+    SandboxInfo,
+    SandboxSpec,
+    Stoppable,
+    Unsupported,
+    Usage,
+    capabilities,
+)
+from skerry.sdk import (
+    archivable,
+    check_grace,
+    check_lifetime,
+    check_resources,
+    check_text,
+    encode_env,
+    pausable,
+    stoppable,
+)
+from skerry.server.access.identity import Actor
+from skerry.server.api.provider.body import Plain, read_body
+from skerry.server.context import About, Context, Ctx, InProject, Sandbox, Who, note_made
+from skerry.server.projects import names as naming
+from skerry.server.projects.create import maker
+from skerry.server.projects.sandboxes import Located
+from skerry.server.projects.slots import CHANGES, CREATES, ENDS
+from skerry.server.projects.spec import inner_spec
+from skerry.server.store import Belonging, Project
+from skerry.server.web import describe
+from skerry.server.web.guard import ProjectQuery, Routes
+
+router = Routes("provider")
+BASE = "/v1/provider"
+ONE = f"{BASE}/sandboxes/{{sandbox}}"
+HolderQuery = Annotated[str | None, Query(max_length=64, description="Who it ends with: see `holders`.")]
+ProcessQuery = Annotated[int, Query(ge=0, le=2**31, description="The holder's process id, for people who look.")]
+
+
+def takes(*names: str) -> dict[str, Any]:
+    """For OpenAPI: the fields of the body."""
+    schema = {"type": "object", "properties": {name: {} for name in names}}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+def gives(kind: Any) -> dict[int | str, dict[str, Any]]:
+    """For OpenAPI: what the answer is."""
+    return {200: {"model": kind}}
+
+
+SPEC = takes(*(item.name for item in dataclasses.fields(SandboxSpec)))
+INFO: dict[str, Any] = {"responses": gives(SandboxInfo), "response_class": Plain}
+
+
+def shown(context: Context, project: Project | None, info: SandboxInfo) -> SandboxInfo:
+    """As its users see it, with the process of theirs that it ends with."""
+    return dataclasses.replace(
+        naming.outer_sandbox(project, info),
+        leased_to=context.leases.process_of(info.id),
+        prepared=info.prepared and not context.leases.is_preparing(info.id),
+    )
+
+
+def answer(context: Context, sandbox: Located, info: SandboxInfo) -> Response:
+    return Plain(shown(context, sandbox.project, info))
+
+
+def leased_to(context: Context, spec: SandboxSpec, holder: str | None) -> str | None:
+    """Whom a new sandbox ends with, if it does. Raises InvalidArgument, before anything is made."""
+    if not spec.leased:
+        return None
+    if holder is None:
+        raise InvalidArgument("a sandbox that is leased needs a holder")
+    context.leases.renew(holder)
+    return holder
+
+
+async def adopt(
+    request: Request,
+    context: Context,
+    who: Actor,
+    project: Project,
+    info: SandboxInfo,
+    holder: str | None,
+    process: int,
+) -> Response:
+    """Note whose a new sandbox is; one that is leased to the server itself goes over to its holder.
+
+    That gives the server's own lease back, so `prepared` says from then on whether it has gone over: a second create
+    under one key takes nothing from the first.
+    """
+    name = naming.outer(project, info.name)
+    item = Belonging(kind="sandbox", id=info.id, project_id=project.id, name=name, made_by=maker(who))
+    await context.store.belongings.put([item])
+    note_made(request, "sandbox", info.id, name)
+    await context.events.collect(info.id)
+    if holder is not None and isinstance(context.provider, Leases) and not info.prepared:
+        await context.leases.hold("sandbox", info.id, holder, process, preparing=True)
+        await context.provider.record_lease(info.id, held=False)
+        info = await context.provider.get(info.id)
+    return Plain(shown(context, project, info))
+
+
+@router.get(BASE, responses=gives(dict[str, Any]), response_class=Plain)
+async def about(context: Ctx) -> Response:
+    """The provider behind this server, and what it can do."""
+    return Plain({"name": context.provider.name, "capabilities": sorted(capabilities(context.provider))})
+
+
+@router.post(f"{BASE}/sandboxes", slots=CREATES, openapi_extra=SPEC, **INFO)
+async def create(
+    request: Request,
+    context: Ctx,
+    who: Who,
+    project: InProject,
+    idempotency_key: Annotated[str | None, Header(max_length=200)] = None,
+    holder: HolderQuery = None,
+    process: ProcessQuery = 0,
+) -> Response:
+    """Make a sandbox from a whole specification."""
+    spec = await read_body(request, SandboxSpec)
+    holder = leased_to(context, spec, holder)
+    if spec.idempotency_key is None and idempotency_key is not None:
+        spec = dataclasses.replace(spec, idempotency_key=f"header:{idempotency_key}")
+    info = await context.provider.create(await inner_spec(context, who, project, spec))
+    return await adopt(request, context, who, project, info, holder, process)
+
+
+@router.get(f"{BASE}/sandboxes", responses=gives(list[SandboxInfo]), response_class=Plain)
+async def list_(context: Ctx, who: Who, project: ProjectQuery = None) -> Response:
+    """Every sandbox of your projects, oldest first."""
+    projects = {item.id: item for item in context.projects(who, project)}
+    unclaimed = context.sees_unclaimed(who, project)
+    found = []
+    for info in await context.provider.list():
+        owner = projects.get(context.sandboxes.owner(info) or "")
+        if owner is not None or unclaimed:
+            found.append(shown(context, owner, info))
+    return Plain(found)
+
+
+@router.get(ONE, **INFO)
+async def show(context: Ctx, sandbox: Sandbox) -> Response:
+    return answer(context, sandbox, await context.provider.get(sandbox.id))
+
+
+@router.delete(ONE, slots=ENDS, status_code=204)
+async def destroy(context: Ctx, sandbox: Sandbox) -> None:
+    async with context.sandboxes.ending(sandbox.id):
+        await context.provider.destroy(sandbox.id)
+        await context.leases.release("sandbox", sandbox.id)
+
+
+@router.get(f"{ONE}/usage", responses=gives(Usage), response_class=Plain)
+async def usage(context: Ctx, sandbox: Sandbox) -> Response:
+    """What the provider itself measures."""
+    return Plain(await context.provider.usage(sandbox.id))
+
+
+@router.get(f"{ONE}/events", responses=gives(list[Event]), response_class=Plain)
+async def events(context: Ctx, sandbox: Sandbox, since: Annotated[int, Query(ge=0, le=2**62)] = 0) -> Response:
+    return Plain(await context.provider.events(sandbox.id, since))
+
+
+@router.post(f"{BASE}/sweep", responses=gives(list[str]), response_class=Plain)
+async def sweep(context: Ctx) -> Response:
+    """Remove what nobody owns any more."""
+    swept = [*await context.leases.sweep(), *await context.provider.sweep()]
+    return Plain(swept)
+
+
+# -- the end of a sandbox
+
+
+@dataclass(frozen=True)
+class Seconds:
+    seconds: float
+
+
+@router.post(f"{ONE}/deadline", slots=CHANGES, openapi_extra=takes("seconds"), **INFO)
+async def deadline(request: Request, context: Ctx, who: Who, about: About, sandbox: Sandbox) -> Response:
+    """Note its new end, which its agent was told. To let it end sooner needs the right to destroy it."""
+    body = await read_body(request, Seconds)
+    describe.check_lifetime(context, who, about, await context.provider.get(sandbox.id), check_lifetime(body.seconds))
+    if not isinstance(context.provider, Deadlines):
+        raise Unsupported("the lifetime of a sandbox cannot be changed here", option="set_timeout")
+    return answer(context, sandbox, await context.provider.record_deadline(sandbox.id, check_lifetime(body.seconds)))
+
+
+@dataclass(frozen=True)
+class LeaseBody:
+    held: bool
+    holder: str
+    process: int = 0
+
+
+@router.post(f"{ONE}/lease", openapi_extra=takes("held", "holder", "process"), status_code=204)
+async def lease(request: Request, context: Ctx, sandbox: Sandbox) -> None:
+    """Tie it to a client, which renews its name while it lives, or give that up."""
+    body = await read_body(request, LeaseBody)
+    if body.held:
+        await context.leases.hold("sandbox", sandbox.id, body.holder, body.process)
+    else:
+        await context.leases.release("sandbox", sandbox.id)
+
+
+@router.put(f"{BASE}/holders/{{holder}}", status_code=204)
+async def renew(context: Ctx, holder: str) -> None:
+    """A client lives: what it holds lives on."""
+    context.leases.renew(holder)
+
+
+# -- states
+
+
+@router.post(f"{ONE}/limits", slots=CHANGES, openapi_extra=takes("cpu", "memory", "disk", "pids"), **INFO)
+async def limits(request: Request, context: Ctx, sandbox: Sandbox) -> Response:
+    wanted = check_resources(await read_body(request, Resources))
+    if not isinstance(context.provider, Resizable):
+        raise Unsupported("limits cannot be changed here", option="set_limits")
+    return answer(context, sandbox, await context.provider.set_limits(sandbox.id, wanted))
+
+
+@dataclass(frozen=True)
+class Grace:
+    grace: float = 0.0
+
+
+@router.post(f"{ONE}/stop", slots=CHANGES, openapi_extra=takes("grace"), **INFO)
+async def stop(request: Request, context: Ctx, sandbox: Sandbox) -> Response:
+    grace = check_grace((await read_body(request, Grace)).grace)
+    return answer(context, sandbox, await _stoppable(context).stop(sandbox.id, grace=grace))
+
+
+@router.post(f"{ONE}/start", slots=CHANGES, **INFO)
+async def start(context: Ctx, sandbox: Sandbox) -> Response:
+    return answer(context, sandbox, await _stoppable(context).start(sandbox.id))
+
+
+@dataclass(frozen=True)
+class Restart:
+    changes: Changes
+    grace: float = 0.0
+
+
+@router.post(f"{ONE}/restart", slots=CHANGES, openapi_extra=takes("changes", "grace"), **INFO)
+async def restart(request: Request, context: Ctx, sandbox: Sandbox) -> Response:
+    body = await read_body(request, Restart)
+    encode_env(body.changes.env or {})
+    changes = Changes(
+        env=body.changes.env,
+        resources=None if body.changes.resources is None else check_resources(body.changes.resources),
+        template=None if body.changes.template is None else check_text(body.changes.template, "template"),
+    )
+    info = await _stoppable(context).restart(sandbox.id, changes, grace=check_grace(body.grace))
+    return answer(context, sandbox, info)
+
+
+@dataclass(frozen=True)
+class Reset:
+    hard: bool = False
+
+
+@router.post(f"{ONE}/reset", slots=CHANGES, openapi_extra=takes("hard"), **INFO)
+async def reset(request: Request, context: Ctx, sandbox: Sandbox) -> Response:
+    hard = (await read_body(request, Reset)).hard
+    return answer(context, sandbox, await _stoppable(context).reset(sandbox.id, hard=hard))
+
+
+@router.post(f"{ONE}/recover", slots=CHANGES, **INFO)
+async def recover(context: Ctx, sandbox: Sandbox) -> Response:
+    return answer(context, sandbox, await _stoppable(context).recover(sandbox.id))
+
+
+@router.post(f"{ONE}/pause", slots=CHANGES, **INFO)
+async def pause(context: Ctx, sandbox: Sandbox) -> Response:
+    return answer(context, sandbox, await _pausable(context).pause(sandbox.id))
+
+
+@router.post(f"{ONE}/resume", slots=CHANGES, **INFO)
+async def resume(context: Ctx, sandbox: Sandbox) -> Response:
+    return answer(context, sandbox, await _pausable(context).resume(sandbox.id))
+
+
+@dataclass(frozen=True)
+class KeyBody:
+    key: bytes | None = field(default=None, repr=False)
+
+    def checked(self) -> bytes | None:
+        if self.key is not None and len(self.key) != 32:
+            raise InvalidArgument(f"a key has 32 bytes, not {len(self.key)}")
+        return self.key
+
+
+@router.post(f"{ONE}/archive", slots=CHANGES, openapi_extra=takes("key"), **INFO)
+async def archive(request: Request, context: Ctx, sandbox: Sandbox) -> Response:
+    """`key`, 32 bytes as base64, encrypts it; it is not kept."""
+    key = (await read_body(request, KeyBody)).checked()
+    return answer(context, sandbox, await _archivable(context).archive(sandbox.id, key=key))
+
+
+@router.post(f"{ONE}/unarchive", slots=CHANGES, openapi_extra=takes("key"), **INFO)
+async def unarchive(request: Request, context: Ctx, sandbox: Sandbox) -> Response:
+    key = (await read_body(request, KeyBody)).checked()
+    return answer(context, sandbox, await _archivable(context).unarchive(sandbox.id, key=key))
+
+
+def _stoppable(context: Context) -> Stoppable:
+    return stoppable(context.provider, "stop")
+
+
+def _pausable(context: Context) -> Pausable:
+    return pausable(context.provider, "pause")
+
+
+def _archivable(context: Context) -> Archivable:
+    return archivable(context.provider, "archive")

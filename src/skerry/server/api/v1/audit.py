@@ -1,0 +1,56 @@
+"""The audit log: who changed what, and what was refused."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated
+
+from fastapi import Query
+from pydantic import BaseModel
+
+from skerry.core import InvalidArgument
+from skerry.server.context import Context, Ctx, InProject
+from skerry.server.web.guard import Routes
+
+router = Routes("audit")
+
+Limit = Annotated[int, Query(ge=1, le=1000)]
+Cursor = Annotated[str | None, Query(max_length=20)]
+
+
+class AuditModel(BaseModel):
+    time: float
+    actor: str
+    credential: str
+    action: str
+    operation: str
+    target: str
+    project_id: str | None
+    outcome: str
+    address: str
+    request_id: str
+
+
+class AuditPage(BaseModel):
+    items: list[AuditModel]
+    cursor: str | None
+
+
+@router.get("/v1/audit")
+async def of_server(context: Ctx, limit: Limit = 100, cursor: Cursor = None) -> AuditPage:
+    """Everything, newest first."""
+    return _page(context, None, limit, cursor)
+
+
+@router.get("/v1/projects/{project}/audit")
+async def of_project(context: Ctx, project: InProject, limit: Limit = 100, cursor: Cursor = None) -> AuditPage:
+    """What was done and refused in a project, newest first."""
+    return _page(context, project.id, limit, cursor)
+
+
+def _page(context: Context, project_id: str | None, limit: int, cursor: str | None) -> AuditPage:
+    if cursor is not None and not (cursor.isascii() and cursor.isdigit() and len(cursor) < 19):
+        raise InvalidArgument(f"{cursor!r} is not a cursor")
+    found = context.store.audit.before(None if cursor is None else int(cursor), project_id=project_id, limit=limit)
+    items = [AuditModel(**dataclasses.asdict(entry)) for entry in found]
+    return AuditPage(items=items, cursor=str(found[-1].seq) if len(found) == limit else None)

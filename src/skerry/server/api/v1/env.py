@@ -1,0 +1,34 @@
+"""The variables that later commands of a sandbox get."""
+
+from __future__ import annotations
+
+from fastapi import Response
+from pydantic import BaseModel
+
+from skerry.server.web.describe import SANDBOX, Box, op
+from skerry.server.web.guard import Routes
+from skerry.server.web.models import inside
+from skerry.server.web.models.mirror import answer
+
+router = Routes("environment")
+
+
+class Environment(BaseModel):
+    """Every variable by its name."""
+
+    env: dict[str, str]
+
+
+@router.get(SANDBOX + "/env", **op("Every variable", Environment))
+async def get(box: Box) -> Response:
+    return answer({"env": await box.env.all()})
+
+
+@router.patch(SANDBOX + "/env", **op("Set and remove variables", Environment))
+async def change(box: Box, body: inside.EnvChange) -> Response:
+    """Later commands see it; those that run do not. The answer has all that are set then."""
+    if body.set:
+        await box.env.set(body.set)
+    if body.unset:
+        await box.env.unset(*body.unset)
+    return answer({"env": await box.env.all()})

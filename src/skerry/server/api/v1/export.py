@@ -1,0 +1,112 @@
+"""The state of a sandbox or a snapshot as one file, streamed out and in."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from typing import Annotated
+
+from fastapi import Header, Query, Request, Response
+from pydantic import TypeAdapter, ValidationError
+
+from skerry.core import InvalidArgument, Portable, SkerryError
+from skerry.sdk import portable
+from skerry.server.access.identity import Actor
+from skerry.server.context import Context, Ctx, InProject, Sandbox, Snapshot, Who, note_made
+from skerry.server.projects import create
+from skerry.server.projects.slots import STATES
+from skerry.server.streams.bridge import PIECE, Inlet, Outlet
+from skerry.server.web.describe import SANDBOX, SandboxModel, op, shown
+from skerry.server.web.guard import Routes
+from skerry.server.web.models import sandboxes as models
+from skerry.server.web.models.mirror import answer
+from skerry.server.web.models.types import Key
+from skerry.server.web.responses import Sender, Streamed, body
+
+router = Routes("states")
+
+STATE = "application/vnd.skerry.state"
+_key = TypeAdapter(Key)
+
+
+@router.post(SANDBOX + "/export", **op("The state of a sandbox as one file", raw=STATE))
+async def export(context: Ctx, who: Who, sandbox: Sandbox, body: models.Export | None = None) -> Response:
+    """Its files and variables as they are now; secrets and volumes are never in it. A key encrypts it."""
+    return _export(context, who, sandbox.id, f"{sandbox.id}.skerry", body)
+
+
+@router.post("/v1/snapshots/{snapshot}/export", **op("A snapshot as one file", raw=STATE))
+async def export_snapshot(context: Ctx, who: Who, snapshot: Snapshot, body: models.Export | None = None) -> Response:
+    return _export(context, who, snapshot.id, f"{snapshot.id}.skerry", body)
+
+
+def _export(context: Context, who: Actor, source: str, name: str, wanted: models.Export | None) -> Response:
+    chosen = portable(context.provider, "export_state")
+    key = None if wanted is None else wanted.key
+
+    async def send(sender: Sender) -> None:
+        async with STATES.taken(context, who):
+            await _write(sender, chosen, source, key, name)
+
+    return Streamed(send)
+
+
+async def _write(sender: Sender, chosen: Portable, source: str, key: bytes | None, name: str) -> None:
+    outlet = Outlet()
+
+    async def write() -> None:
+        try:
+            await chosen.export_state(source, outlet, key=key, on_progress=None)  # type: ignore[arg-type]
+        finally:
+            await outlet.finish()
+
+    task = asyncio.ensure_future(write())
+    try:
+        async for piece in outlet.pieces():
+            if not sender.begun:
+                head = {"content-type": STATE, "content-disposition": f'attachment; filename="{name}"'}
+                await sender.head(200, head)
+            await sender.write(piece)
+        await task
+    finally:
+        outlet.abandon()
+        task.cancel()
+        await asyncio.wait((task,))
+        if not task.cancelled() and isinstance(error := task.exception(), SkerryError):
+            raise error
+
+
+@router.post("/v1/states", **op("Make a sandbox from a state", SandboxModel, status=201, sends=STATE))
+async def import_state(
+    request: Request,
+    context: Ctx,
+    who: Who,
+    project: InProject,
+    options: Annotated[
+        str,
+        Query(
+            max_length=100_000, description="What is different in it: JSON as for making a sandbox.", examples=["{}"]
+        ),
+    ] = "{}",
+    skerry_options: Annotated[
+        str | None, Header(description="The same, where it is not part of a URL: `secrets` are taken here alone.")
+    ] = None,
+    skerry_key: Annotated[str | None, Header(description="The key it was encrypted with: 32 bytes in base64.")] = None,
+    idempotency_key: Annotated[str | None, Header(max_length=200)] = None,
+) -> Response:
+    """The body is what an export gave. What is in it that `options` do not say is taken from it."""
+    try:
+        wanted = models.Create.model_validate_json(options if skerry_options is None else skerry_options)
+        key = None if skerry_key is None else _key.validate_python(skerry_key)
+    except ValidationError as error:
+        where = error.errors()[0]
+        raise InvalidArgument(f"options or key: {'.'.join(map(str, where['loc']))}: {where['msg']}") from None
+    if skerry_options is None and (wanted.secrets or getattr(wanted.source, "password", None)):
+        raise InvalidArgument("secrets do not belong into a URL", hint="send the options as the header Skerry-Options")
+    async with STATES.taken(context, who):
+        source = io.BufferedReader(Inlet(body(request)), PIECE)
+        _, info = await create.create(
+            context, who, project, wanted, idempotency_key=idempotency_key, import_state=source, key=key
+        )
+    note_made(request, "sandbox", info.id, info.name)
+    return answer(shown(project, info), 201)

@@ -1,0 +1,180 @@
+"""API keys, tokens of sandboxes, and tickets for WebSockets."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Literal
+
+from fastapi import Request
+from pydantic import BaseModel, Field
+
+from skerry.core import Conflict, NotFound, PermissionDenied
+from skerry.server.access.identity import Actor
+from skerry.server.access.permissions import Action, Role, Scope
+from skerry.server.access.tickets import LIFETIME
+from skerry.server.context import Ctx, Me, Sandbox, Who, note_made
+from skerry.server.projects.projects import locate
+from skerry.server.store import ApiKey, SandboxToken
+from skerry.server.web.guard import Routes
+from skerry.server.web.models.types import Title
+
+router = Routes("keys")
+
+Lifetime = Annotated[float | None, Field(gt=0, le=10 * 365 * 86400, description="Seconds; without it for ever.")]
+
+
+class KeyModel(BaseModel):
+    id: str
+    name: str
+    scopes: list[Scope]
+    project: str | None
+    created_at: float
+    expires_at: float | None
+    last_used_at: float | None
+
+
+class KeyList(BaseModel):
+    items: list[KeyModel]
+    cursor: str | None = None
+
+
+class CreateKey(BaseModel):
+    name: Title = "key"
+    scopes: Annotated[list[Scope], Field(min_length=1)] = [Scope.READ, Scope.WRITE]
+    project: Annotated[str | None, Field(max_length=200)] = None
+    """Bound to this one, by id or name."""
+    lifetime: Lifetime = None
+
+
+class NewKey(KeyModel):
+    key: str
+    """Its text, which nobody can look up later."""
+
+
+class TokenModel(BaseModel):
+    id: str
+    role: Literal["read", "write"]
+    created_by: str
+    created_at: float
+    expires_at: float | None
+
+
+class TokenList(BaseModel):
+    items: list[TokenModel]
+    cursor: str | None = None
+
+
+class CreateToken(BaseModel):
+    role: Literal["read", "write"] = "write"
+    lifetime: Lifetime = None
+
+
+class NewToken(TokenModel):
+    token: str
+    """Its text, which nobody can look up later."""
+
+
+class CreateTicket(BaseModel):
+    path: Annotated[str, Field(pattern=r"^/v1/", max_length=2000)]
+    """The WebSocket's path, without the query."""
+
+
+class Ticket(BaseModel):
+    ticket: str
+    expires_at: float
+
+
+def _key(key: ApiKey) -> KeyModel:
+    return KeyModel(
+        id=key.id,
+        name=key.name,
+        scopes=sorted(key.scopes),
+        project=key.project_id,
+        created_at=key.created_at,
+        expires_at=key.expires_at,
+        last_used_at=key.last_used_at,
+    )
+
+
+def _token(token: SandboxToken) -> TokenModel:
+    return TokenModel(
+        id=token.id,
+        role="read" if token.role is Role.READ else "write",
+        created_by=token.created_by,
+        created_at=token.created_at,
+        expires_at=token.expires_at,
+    )
+
+
+@router.get("/v1/keys")
+async def list_keys(context: Ctx, me: Me) -> KeyList:
+    """Yours, oldest first."""
+    return KeyList(items=[_key(key) for key in context.store.keys.of_user(me.id)])
+
+
+@router.post("/v1/keys", status_code=201)
+async def create_key(request: Request, context: Ctx, who: Who, me: Me, body: CreateKey) -> NewKey:
+    """Make a key. One made with a key has no more scopes than that, and does not outlive it."""
+    project_id = None
+    if body.project is not None:
+        subject, project = locate(context.store, who, body.project)
+        if project is None or not context.allows(who, Action.PROJECT_READ, subject):
+            raise subject.missing()
+        project_id = project.id
+    if who.key is not None and not set(body.scopes) <= who.key.scopes:
+        raise PermissionDenied("a key cannot make one that may more", hint="sign in, and make it there")
+    key, text = await context.store.keys.add(
+        me.id,
+        body.name,
+        scopes=frozenset(body.scopes),
+        project_id=project_id,
+        expires_at=_until(who, body.lifetime),
+    )
+    note_made(request, "key", key.id, key.name)
+    return NewKey(**_key(key).model_dump(), key=text)
+
+
+@router.delete("/v1/keys/{key}", status_code=204)
+async def revoke_key(context: Ctx, me: Me, key: str) -> None:
+    """It is no good from now on."""
+    found = context.store.keys.get(key)
+    if found is None or found.user_id != me.id:
+        raise NotFound(f"there is no key {key[:100]!r}")
+    await context.store.keys.remove(found.id)
+
+
+@router.get("/v1/sandboxes/{sandbox}/tokens")
+async def list_tokens(context: Ctx, sandbox: Sandbox) -> TokenList:
+    """Those of a sandbox, oldest first."""
+    return TokenList(items=[_token(token) for token in context.store.keys.tokens(sandbox.id)])
+
+
+@router.post("/v1/sandboxes/{sandbox}/tokens", status_code=201)
+async def create_token(request: Request, context: Ctx, who: Who, sandbox: Sandbox, body: CreateToken) -> NewToken:
+    """Make a token for code inside the sandbox: good for this sandbox and nothing else."""
+    if sandbox.project is None:
+        raise Conflict("a sandbox that belongs to no project has no tokens")
+    token, text = await context.store.keys.add_token(
+        sandbox.id, sandbox.project.id, Role(body.role), created_by=who.name, expires_at=_until(who, body.lifetime)
+    )
+    note_made(request, "token", token.id)
+    return NewToken(**_token(token).model_dump(), token=text)
+
+
+@router.delete("/v1/sandboxes/{sandbox}/tokens/{token}", status_code=204)
+async def revoke_token(context: Ctx, sandbox: Sandbox, token: str) -> None:
+    """It is no good from now on."""
+    if not await context.store.keys.remove_token(sandbox.id, token):
+        raise NotFound(f"there is no token {token[:100]!r}")
+
+
+@router.post("/v1/tickets", status_code=201)
+async def create_ticket(context: Ctx, who: Who, body: CreateTicket) -> Ticket:
+    """What opens one WebSocket, as `?ticket=`, where a browser cannot send a key; good once, for some seconds."""
+    return Ticket(ticket=context.tickets.issue(who, body.path), expires_at=time.time() + LIFETIME)
+
+
+def _until(who: Actor, lifetime: float | None) -> float | None:
+    """When what somebody makes ends: with the key that it is made with at the latest."""
+    ends = (None if lifetime is None else time.time() + lifetime, None if who.key is None else who.key.expires_at)
+    return min((end for end in ends if end is not None), default=None)

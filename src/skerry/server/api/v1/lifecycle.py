@@ -1,0 +1,84 @@
+"""The states of a sandbox."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Query, Request, Response
+
+from skerry.core import SandboxInfo, State
+from skerry.server.context import Sandbox
+from skerry.server.projects.slots import CHANGES
+from skerry.server.web.describe import SANDBOX, Box, SandboxModel, op, shown
+from skerry.server.web.guard import Routes
+from skerry.server.web.models import sandboxes as models
+from skerry.server.web.models.mirror import answer
+from skerry.server.web.responses import while_there
+
+router = Routes("lifecycle")
+
+
+def _answer(sandbox: Sandbox, info: SandboxInfo) -> Response:
+    return answer(shown(sandbox.project, sandbox.shown(info)))
+
+
+@router.post(SANDBOX + "/stop", slots=CHANGES, **op("End what runs in it and keep its files", SandboxModel))
+async def stop(sandbox: Sandbox, box: Box, body: models.Stop | None = None) -> Response:
+    return _answer(sandbox, await box.stop(timeout=(body or models.Stop()).timeout))
+
+
+@router.post(
+    SANDBOX + "/start", slots=CHANGES, **op("Start one that is stopped or archived, resume a paused one", SandboxModel)
+)
+async def start(sandbox: Sandbox, box: Box, body: models.Start | None = None) -> Response:
+    return _answer(sandbox, await box.start(key=None if body is None else body.key))
+
+
+@router.post(SANDBOX + "/restart", slots=CHANGES, **op("Stop it and start it, maybe with changes", SandboxModel))
+async def restart(sandbox: Sandbox, box: Box, body: models.Restart | None = None) -> Response:
+    """What cannot be honoured is refused before it is stopped."""
+    wanted = body or models.Restart()
+    resources = None if wanted.resources is None else wanted.resources.options()
+    info = await box.restart(env=wanted.env, resources=resources, template=wanted.template, timeout=wanted.timeout)
+    return _answer(sandbox, info)
+
+
+@router.post(SANDBOX + "/pause", slots=CHANGES, **op("Freeze its processes in memory", SandboxModel))
+async def pause(sandbox: Sandbox, box: Box) -> Response:
+    return _answer(sandbox, await box.pause())
+
+
+@router.post(SANDBOX + "/resume", slots=CHANGES, **op("Let its processes go on", SandboxModel))
+async def resume(sandbox: Sandbox, box: Box) -> Response:
+    return _answer(sandbox, await box.resume())
+
+
+@router.post(SANDBOX + "/archive", slots=CHANGES, **op("Put it into compressed cold storage", SandboxModel))
+async def archive(sandbox: Sandbox, box: Box, body: models.Archive | None = None) -> Response:
+    """`start` brings it back. With a key the archive is encrypted, and `start` needs the same key."""
+    return _answer(sandbox, await box.archive(key=None if body is None else body.key))
+
+
+@router.post(
+    SANDBOX + "/recover", slots=CHANGES, **op("Start one that has failed, with the files it had", SandboxModel)
+)
+async def recover(sandbox: Sandbox, box: Box) -> Response:
+    return _answer(sandbox, await box.recover())
+
+
+@router.post(SANDBOX + "/reset", slots=CHANGES, **op("Kill its processes; hard: forget its files too", SandboxModel))
+async def reset(sandbox: Sandbox, box: Box, body: models.Reset | None = None) -> Response:
+    """It runs afterwards. Volumes are not touched."""
+    return _answer(sandbox, await box.reset(hard=(body or models.Reset()).hard))
+
+
+@router.get(SANDBOX + "/wait", **op("Wait until a sandbox is in a state", SandboxModel))
+async def wait(
+    request: Request,
+    sandbox: Sandbox,
+    box: Box,
+    state: State,
+    timeout: Annotated[float, Query(gt=0, le=86400, description="Seconds to wait at most.")] = 60.0,
+) -> Response:
+    """TIMEOUT if it is in another one by then."""
+    return _answer(sandbox, await while_there(request, box.wait_for_state(state, timeout=timeout)))

@@ -1,0 +1,62 @@
+"""The interactive API page and the OpenAPI document. Everything it loads comes from this package."""
+
+from __future__ import annotations
+
+from importlib import resources
+from typing import Annotated, Any
+
+from fastapi import Path, Request, Response
+from pydantic import BaseModel, ConfigDict
+from starlette.responses import FileResponse, HTMLResponse, JSONResponse
+
+from skerry.core import NotFound
+from skerry.server.web.describe import op
+from skerry.server.web.guard import Routes
+
+router = Routes("page")
+
+PACKAGE = resources.files("skerry.server")
+ASSETS = {
+    "start.js": ("page/start.js", "text/javascript"),
+    "page.css": ("page/page.css", "text/css"),
+    "swagger-ui-bundle.js": ("static/docs/swagger-ui-bundle.js", "text/javascript"),
+    "swagger-ui.css": ("static/docs/swagger-ui.css", "text/css"),
+    "favicon-32x32.png": ("static/docs/favicon-32x32.png", "image/png"),
+}
+NOT_BUILT = "`make setup` in a source tree fetches it; pip does too if it reaches a package index while it builds"
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; connect-src 'self';"
+    " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+
+@router.get("/docs", **op("The interactive API page", raw="text/html"))
+async def docs() -> Response:
+    if not (PACKAGE / ASSETS["swagger-ui-bundle.js"][0]).is_file():
+        raise NotFound("this installation was built without the API page; /openapi.json says the same", hint=NOT_BUILT)
+    html = (PACKAGE / "page" / "index.html").read_text()
+    return HTMLResponse(html, headers={"content-security-policy": POLICY})
+
+
+@router.get("/docs/{asset}", **op("A file of the API page", raw="application/octet-stream"))
+async def asset(asset: Annotated[str, Path(max_length=100, examples=["start.js"])]) -> Response:
+    found = ASSETS.get(asset)
+    file = None if found is None else PACKAGE / found[0]
+    if found is None or file is None or not file.is_file():
+        raise NotFound(f"there is no {asset[:100]!r} here", hint=NOT_BUILT if found else None)
+    return FileResponse(str(file), media_type=found[1], headers={"cache-control": "public, max-age=3600"})
+
+
+class Document(BaseModel):
+    """As the OpenAPI specification 3.1 has it."""
+
+    model_config = ConfigDict(extra="allow")
+
+    openapi: str
+    paths: dict[str, Any]
+
+
+@router.get("/openapi.json", **op("The OpenAPI document", Document))
+async def openapi(request: Request) -> Response:
+    document: dict[str, Any] = request.app.openapi()
+    return JSONResponse(document)

@@ -1,0 +1,171 @@
+"""Projects, and who is a member."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Request
+from pydantic import BaseModel, Field
+
+from skerry.core import OBEYED, Conflict, NotFound, Snapshots, Volumes
+from skerry.server.access.check import is_admin
+from skerry.server.access.identity import Actor
+from skerry.server.access.permissions import Role
+from skerry.server.context import Context, Ctx, InProject, Me, Who, note_made
+from skerry.server.store import Project, User
+from skerry.server.web.guard import Routes
+
+router = Routes("projects")
+
+ProjectName = Annotated[str, Field(min_length=1, max_length=100, pattern=rf"^[^{OBEYED}\u0009\u000a/]+$")]
+
+
+class ProjectModel(BaseModel):
+    id: str
+    name: str
+    personal: bool
+    """Whether it is a user's own, which stays as long as that user."""
+    role: Role | None
+    """Yours; none for an administrator who is no member."""
+    created_at: float
+
+
+class ProjectList(BaseModel):
+    items: list[ProjectModel]
+    cursor: str | None = None
+
+
+class NameProject(BaseModel):
+    name: ProjectName
+
+
+class MemberModel(BaseModel):
+    user: str
+    user_id: str
+    role: Role
+
+
+class MemberList(BaseModel):
+    items: list[MemberModel]
+    cursor: str | None = None
+
+
+class SetMember(BaseModel):
+    role: Role
+
+
+def _model(context: Context, who: Actor, project: Project) -> ProjectModel:
+    return ProjectModel(
+        id=project.id,
+        name=project.name,
+        personal=project.personal_of is not None,
+        role=context.role(who, project),
+        created_at=project.created_at,
+    )
+
+
+@router.get("/v1/projects")
+async def list_(context: Ctx, who: Who) -> ProjectList:
+    """Those you see, your own first."""
+    return ProjectList(items=[_model(context, who, project) for project in context.projects(who)])
+
+
+@router.post("/v1/projects", status_code=201)
+async def create(request: Request, context: Ctx, who: Who, me: Me, body: NameProject) -> ProjectModel:
+    """Make one that you own."""
+    if any(project.name == body.name for project, _ in context.store.projects.of_user(me.id)):
+        raise Conflict(f"you have a project {body.name!r} already")
+    made = await context.store.projects.add(body.name, me.id)
+    note_made(request, "project", made.id, made.name)
+    return _model(context, who, made)
+
+
+@router.get("/v1/projects/{project}")
+async def show(context: Ctx, who: Who, project: InProject) -> ProjectModel:
+    return _model(context, who, project)
+
+
+@router.patch("/v1/projects/{project}")
+async def rename(context: Ctx, who: Who, project: InProject, body: NameProject) -> ProjectModel:
+    """Give it another name."""
+    await context.store.projects.rename(project.id, body.name)
+    return _model(context, who, context.store.projects.get(project.id) or project)
+
+
+@router.delete("/v1/projects/{project}", status_code=204)
+async def remove(context: Ctx, project: InProject) -> None:
+    """Remove one that has no sandboxes, snapshots and volumes any more."""
+    if project.personal_of is not None:
+        raise Conflict("a personal project goes with its user")
+    held = []
+    if isinstance(context.provider, Snapshots):
+        held += [f"snapshot {info.id}" for _, info in await context.holdings.list_snapshots([project])]
+    if isinstance(context.provider, Volumes):
+        held += [f"volume {info.name}" for _, info in await context.holdings.list_volumes([project])]
+    if held:
+        raise Conflict(f"the project still has {', '.join(held[:5])}", hint="remove them first")
+    await context.store.projects.remove(project.id)
+
+
+@router.get("/v1/projects/{project}/members")
+async def members(context: Ctx, project: InProject) -> MemberList:
+    """By name."""
+    found = context.store.projects.members(project.id)
+    return MemberList(items=[MemberModel(user=item.user_name, user_id=item.user_id, role=item.role) for item in found])
+
+
+@router.put("/v1/projects/{project}/members/{user}")
+async def set_member(context: Ctx, who: Who, project: InProject, user: str, body: SetMember) -> MemberModel:
+    """Make a user a member, or give a member another role.
+
+    The user is named by id, which they can tell you; by name if you share a project already, or are an administrator.
+    """
+    found = _known(context, who, user)
+    if project.personal_of == found.id and body.role is not Role.OWNER:
+        raise Conflict("everybody owns their personal project")
+    await context.store.projects.set_member(project.id, found.id, body.role)
+    return MemberModel(user=found.name, user_id=found.id, role=body.role)
+
+
+def _known(context: Context, who: Actor, asked: str) -> User:
+    """The user of that id, or of that name if the actor may know that there is one. Raises NotFound.
+
+    The same for a name that nobody has and for a stranger's: otherwise everybody could try out who has an account, and
+    make people members who have not told them their id.
+    """
+    if is_admin(who):
+        return context.store.users.find(asked)
+    hint = "ask them for their id, which `skerry whoami` shows them"
+    missing = NotFound(f"you share no project with a user {asked[:100]!r}", hint=hint)
+    try:
+        found = context.store.users.find(asked)
+    except NotFound:
+        raise missing from None
+    if found.id == asked:
+        return found
+    if who.user is None or not context.store.projects.share_one(who.user.id, found.id):
+        raise missing
+    return found
+
+
+@router.delete("/v1/projects/{project}/members/{user}", status_code=204)
+async def remove_member(context: Ctx, project: InProject, user: str) -> None:
+    """A project keeps at least one owner; a personal project keeps its user."""
+    found = next(
+        (item for item in context.store.projects.members(project.id) if user in (item.user_id, item.user_name)), None
+    )
+    if found is None:
+        raise NotFound(f"there is no member {user[:100]!r}")
+    await _leave(context, project, found.user_id)
+
+
+@router.delete("/v1/projects/{project}/membership", status_code=204)
+async def leave(context: Ctx, project: InProject, me: Me) -> None:
+    """Be no member any more."""
+    await _leave(context, project, me.id)
+
+
+async def _leave(context: Context, project: Project, user_id: str) -> None:
+    if project.personal_of == user_id:
+        raise Conflict("nobody leaves their personal project")
+    await context.store.projects.set_member(project.id, user_id, None)

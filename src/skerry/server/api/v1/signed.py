@@ -1,0 +1,141 @@
+"""URLs that read or write one file without any other credential, until they expire."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+from fastapi import Path, Query, Request, Response
+from pydantic import BaseModel
+
+from skerry.core import FileInfo, PermissionDenied, Unauthenticated
+from skerry.sdk import AsyncFiles
+from skerry.server.access import signed_urls
+from skerry.server.access.identity import Actor, still_good
+from skerry.server.access.permissions import Action
+from skerry.server.context import Context, Ctx, Sandbox, Who
+from skerry.server.web.describe import SANDBOX, op
+from skerry.server.web.files import file_answer, write_file
+from skerry.server.web.guard import Routes
+from skerry.server.web.models import inside
+from skerry.server.web.models.mirror import answer, mirrored
+from skerry.server.web.models.types import MOST, PathQuery, UserQuery, exact_query
+
+router = Routes("signed files")
+
+SIGNED = "/v1/signed/{sandbox_id}"
+OCTETS = "application/octet-stream"
+NEEDS = {"GET": Action.SANDBOX_READ, "PUT": Action.SANDBOX_WRITE}
+Id = Annotated[str, Path(max_length=64)]
+By = Annotated[str, Query(max_length=64, description="Who made the URL: a user, or a key.")]
+Expires = Annotated[int, Query(ge=0, le=MOST, description="When it ends, in seconds since the epoch.")]
+Signature = Annotated[str, Query(max_length=64)]
+
+
+class SignedUrl(BaseModel):
+    """Good for this method and this file until it expires, as long as its maker may do it and its key is good."""
+
+    url: str
+    method: str
+    expires_at: float
+
+
+@router.post(SANDBOX + "/files/url", **op("A signed URL for one file", SignedUrl, status=201))
+async def create(context: Ctx, who: Who, sandbox: Sandbox, body: inside.FileUrl) -> Response:
+    """Whoever has it may read (GET) or write (PUT) the file, with neither key nor session."""
+    if who.user is None:
+        raise PermissionDenied("a sandbox's token makes no URLs", hint="use an API key")
+    expires_at = float(int(time.time() + body.expires_in) + 1)
+    query = signed_urls.signed_query(
+        await context.store.secret("signed-urls"),
+        method=body.method,
+        sandbox_id=sandbox.id,
+        path=body.path,
+        user=body.user,
+        by=who.user.id if who.key is None else who.key.id,
+        expires_at=expires_at,
+    )
+    url = f"{context.settings.url}/v1/signed/{sandbox.id}?{query}"
+    return answer({"url": url, "method": body.method, "expires_at": expires_at}, 201)
+
+
+@router.get(SIGNED, head=True, **op("Read a file by a signed URL", raw=OCTETS, problems=(401, 403, 412, 416)))
+async def read(
+    request: Request,
+    context: Ctx,
+    who: Who,
+    sandbox_id: Id,
+    path: PathQuery,
+    by: By,
+    expires: Expires,
+    signature: Signature,
+    user: UserQuery = None,
+) -> Response:
+    """As any other file: `Range` and `If-None-Match` work."""
+    exact, files = await _checked(request, context, who, "GET", sandbox_id, path, user, by, expires, signature)
+    return file_answer(request, files, exact, user)
+
+
+@router.put(SIGNED, **op("Write a file by a signed URL", mirrored(FileInfo), sends=OCTETS, problems=(401, 403, 412)))
+async def write(
+    request: Request,
+    context: Ctx,
+    who: Who,
+    sandbox_id: Id,
+    path: PathQuery,
+    by: By,
+    expires: Expires,
+    signature: Signature,
+    user: UserQuery = None,
+) -> Response:
+    """The body, of any size, all at once or not at all."""
+    exact, files = await _checked(request, context, who, "PUT", sandbox_id, path, user, by, expires, signature)
+    return answer(await write_file(request, files, exact, user=user))
+
+
+async def _checked(
+    request: Request,
+    context: Context,
+    who: Actor,
+    method: str,
+    sandbox_id: str,
+    path: str,
+    user: str | None,
+    by: str,
+    expires: int,
+    signature: str,
+) -> tuple[str, AsyncFiles]:
+    """The path with all its bytes, and the files. Raises Unauthenticated, also when the maker may no longer do it."""
+    exact = exact_query(request, "path") or path
+    key = context.store.keys.get(by)
+    maker = Actor(
+        user=context.store.users.get(by if key is None else key.user_id),
+        key=key,
+        credential="signed url",
+        address=who.address,
+        request_id=who.request_id,
+    )
+    subject, located = await context.sandboxes.locate(maker, sandbox_id)
+    operation = f"{method} {SIGNED}"
+    try:
+        signed_urls.check(
+            await context.store.secret("signed-urls"),
+            method=method,
+            sandbox_id=sandbox_id,
+            path=exact,
+            user=user,
+            by=by,
+            expires=expires,
+            signature=signature,
+            now=time.time(),
+        )
+        if located is None or not still_good(context.store, maker):
+            raise Unauthenticated(signed_urls.REFUSED, hint=signed_urls.HINT)
+        if not context.allows(maker, NEEDS[method], subject):
+            raise Unauthenticated(signed_urls.REFUSED, hint=signed_urls.HINT)
+    except Unauthenticated as error:
+        await context.audit(who, NEEDS[method], subject, operation=operation, outcome=error.code)
+        raise
+    if method == "PUT":
+        await context.audit(maker, NEEDS[method], subject, operation=operation)
+    return exact, (await located.use(auto_start=method == "PUT")).files

@@ -1,0 +1,49 @@
+"""Whether the server is well, what it has counted, and what it is."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+from fastapi.responses import PlainTextResponse
+from pydantic import BaseModel
+
+from skerry.core import capabilities
+from skerry.server.context import Ctx
+from skerry.server.web.guard import Routes
+
+router = Routes("server")
+
+
+class Health(BaseModel):
+    status: str
+
+
+class ServerInfo(BaseModel):
+    version: str
+    provider: str
+    capabilities: list[str]
+    url: str
+
+
+@router.get("/health", head=True)
+async def health(context: Ctx) -> Health:
+    """Answers as long as the server can serve."""
+    return Health(status="stopping" if context.stopping.is_set() else "ok")
+
+
+@router.get("/metrics", response_class=PlainTextResponse)
+async def metrics(context: Ctx) -> PlainTextResponse:
+    """Counters and gauges for Prometheus."""
+    gauges = {"sandboxes": float(len(context.store.belongings.there("sandbox")))}
+    return PlainTextResponse(context.metrics.text(gauges), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+@router.get("/v1/server")
+async def show(context: Ctx) -> ServerInfo:
+    """What this server is and can do."""
+    return ServerInfo(
+        version=version("skerry"),
+        provider=context.provider.name,
+        capabilities=sorted(capabilities(context.provider)),
+        url=context.settings.url,
+    )

@@ -1,0 +1,173 @@
+"""Templates. They are everybody's to use; a name belongs to the project that built it first."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
+from typing import Annotated, Any
+
+import anyio
+from fastapi import Path, Request, Response
+
+from skerry.core import BuiltTemplate, Conflict, InvalidArgument, PermissionDenied, TemplateInfo, stem
+from skerry.sdk import BUILD_TIMEOUT, AsyncTemplates, ProgressCallback, offering
+from skerry.server.access.check import Subject
+from skerry.server.access.identity import Actor
+from skerry.server.access.permissions import Action
+from skerry.server.context import About, Context, Ctx, Who
+from skerry.server.projects.projects import locate
+from skerry.server.projects.slots import CHANGES
+from skerry.server.store import Belonging
+from skerry.server.web.describe import op
+from skerry.server.web.guard import Routes
+from skerry.server.web.models import sandboxes as models
+from skerry.server.web.models.mirror import answer, mirrored
+from skerry.server.web.progress import followed, follows
+from skerry.server.web.responses import NDJSON, SSE, while_there
+from skerry.templates import Template, parse_text
+
+router = Routes("templates")
+
+Model = mirrored(TemplateInfo)
+Name = Annotated[str, Path(max_length=200, description="With or without a version.", examples=["python:3.12"])]
+LINES = (
+    "Lines `{type: log, text}` and `{type: progress, …}`, `{type: gap, lines}` for what a slow client missed, then"
+    " `{type: done, template}` or `{type: error, problem}`."
+)
+
+
+@router.get("/v1/templates", **op("List templates", Model, listed=True))
+async def list_templates(context: Ctx) -> Response:
+    """Those that come with Skerry, built or not, and those built here, by name."""
+    return answer({"items": await AsyncTemplates(context.provider).list(), "cursor": None})
+
+
+@router.get("/v1/templates/{template}", **op("What a template is", Model))
+async def show(context: Ctx, template: Name) -> Response:
+    return answer(await AsyncTemplates(context.provider).show(template))
+
+
+@router.post("/v1/templates", **op("Build a template", Model, also={NDJSON: LINES, SSE: LINES}))
+async def build(request: Request, context: Ctx, who: Who, about: About, body: models.Build) -> Response:
+    """With all that it is based on, unless it is built. With `Accept` its log and progress come as they are made.
+
+    CONFLICT for the name or alias of a template that others have built. With `force` only administrators build what
+    comes with Skerry again.
+    """
+    wanted = _definition(body)
+    models.check_image(body.image)
+    if isinstance(wanted, str) and body.force and not context.allows(who, Action.TEMPLATE_REMOVE, about):
+        raise PermissionDenied(
+            f"only an administrator builds the template {wanted!r} again: everybody's sandboxes begin with it",
+            hint="leave force away: it is built unless it is there",
+        )
+    title = wanted.name if isinstance(wanted, Template) else (body.name or "").partition(":")[0]
+    aliases = wanted.aliases if isinstance(wanted, Template) else ()
+
+    async def make(on_log: Callable[[str], object] | None, on_progress: ProgressCallback | None) -> dict[str, Any]:
+        async with _named(context, who, about, title, aliases):
+            info = await AsyncTemplates(context.provider).build(
+                wanted,
+                image=body.image,
+                name=body.name,
+                force=body.force,
+                timeout=BUILD_TIMEOUT if body.timeout is None else body.timeout,
+                on_log=on_log,
+                on_progress=on_progress,
+            )
+        return {"template": info}
+
+    if follows(request):
+        return followed(request, make)
+    return answer((await while_there(request, make(None, None)))["template"])
+
+
+def _definition(body: models.Build) -> Template | str | None:
+    """Raises InvalidArgument: a path would be one of the server's own files."""
+    if body.yaml is None:
+        if body.template is not None and ("/" in body.template or body.template.endswith((".yaml", ".yml"))):
+            raise InvalidArgument(f"{body.template!r} is not the name of a template", hint="send its text as `yaml`")
+        return body.template
+    if body.template is not None:
+        raise InvalidArgument("give template or yaml, not both")
+    found = parse_text(body.yaml)
+    if found.base is not None and found.base.startswith("image:"):
+        models.check_image(found.base.removeprefix("image:"))
+    return found
+
+
+@asynccontextmanager
+async def _named(
+    context: Context, who: Who, about: About, title: str, aliases: Sequence[str] = ()
+) -> AsyncIterator[None]:
+    """While something is built under a name and its aliases; without a name nothing new is called by any.
+
+    Raises Conflict where one of them is another project's: its sandboxes would begin with what is put there.
+    """
+    if not title or context.allows(who, Action.TEMPLATE_REMOVE, about):
+        yield
+        return
+    before = await _aliases(context, title)
+    names = (title, *aliases)
+    try:
+        for name in names:
+            if not await _claim(context, who, name, before):
+                hint = "choose another name, or ask an administrator to remove the template"
+                raise Conflict(f"others have built a template {name!r}", hint=hint)
+        yield
+    finally:
+        # Of what failed no name is kept, and none that it is not called any more.
+        with anyio.CancelScope(shield=True):
+            for name in {*names, *before}:
+                await _release(context, who, name)
+
+
+async def _claim(context: Context, who: Who, title: str, before: Collection[str] = ()) -> bool:
+    """Whether the name is the actor's now. `before` are aliases of what the actor is about to replace."""
+    noted = context.store.belongings.get("template", title)
+    if (noted is None or noted.gone) and title not in before and title in await _built(context):
+        return False  # by an administrator, or past this server
+    subject, mine = locate(context.store, who, None)
+    if mine is None or not context.allows(who, Action.SANDBOX_WRITE, subject):
+        return False
+    item = Belonging(kind="template", id=title, project_id=mine.id, name=title)
+    owner = context.store.projects.get((await context.store.belongings.claim(item)).project_id or "")
+    return owner is not None and context.allows(who, Action.SANDBOX_WRITE, Subject(on="project", project=owner))
+
+
+async def _release(context: Context, who: Actor, name: str) -> None:
+    """A name under which nothing is built any more is anybody's; one of others stays theirs."""
+    if name in await _built(context):
+        return
+    noted = context.store.belongings.get("template", name)
+    owner = None if noted is None else context.store.projects.get(noted.project_id or "")
+    if owner is None or context.allows(who, Action.SANDBOX_WRITE, Subject(on="project", project=owner)):
+        await context.store.belongings.gone("template", [name])
+
+
+async def _all_built(context: Context) -> Sequence[BuiltTemplate]:
+    return await offering(context.provider).list_templates()
+
+
+async def _aliases(context: Context, title: str) -> set[str]:
+    """Those of all that is built under a name."""
+    return {alias for each in await _all_built(context) if stem(each) == title for alias in each.aliases}
+
+
+async def _built(context: Context) -> set[str]:
+    """Every name and alias that means a template now."""
+    return {name for each in await _all_built(context) for name in (stem(each), *each.aliases)}
+
+
+@router.delete("/v1/templates/{template}", slots=CHANGES, **op("Remove what was built of a template", status=204))
+async def remove(context: Ctx, who: Who, template: Name) -> Response:
+    """CONFLICT while a sandbox, a snapshot or another template needs it."""
+    templates, names = AsyncTemplates(context.provider), {template.partition(":")[0]}
+    try:
+        title = (await templates.show(template)).name
+        names |= {title} | await _aliases(context, title)
+        await templates.remove(template)
+    finally:
+        for name in names:
+            await _release(context, who, name)
+    return Response(status_code=204)

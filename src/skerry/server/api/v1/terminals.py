@@ -1,0 +1,87 @@
+"""Terminals, for clients that ask again and again; the WebSocket beside them is for those that stay."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import anyio
+from fastapi import Path, Query, Request, Response
+
+from skerry.core import TerminalExit, TerminalInfo, Timeout
+from skerry.sdk import TerminalOutput
+from skerry.server.context import Ctx, Who
+from skerry.server.projects.handles import TERMINALS
+from skerry.server.web import large
+from skerry.server.web.describe import SANDBOX, Box, op
+from skerry.server.web.guard import Routes
+from skerry.server.web.models import inside
+from skerry.server.web.models.mirror import answer, mirrored
+from skerry.server.web.models.types import MOST
+from skerry.server.web.responses import while_there
+
+router = Routes("terminals")
+
+Id = Annotated[int, Path(ge=1, le=MOST, description="The terminal's id.")]
+Since = Annotated[int, Query(ge=0, le=MOST, description="A byte offset: `next` of the last answer.")]
+WaitFor = Annotated[float, Query(gt=0, le=86400, description="Seconds to wait at most.")]
+
+
+@router.post(SANDBOX + "/terminals", **op("Start a program on a terminal", mirrored(TerminalInfo), status=201))
+async def create(box: Box, body: inside.TerminalCreate) -> Response:
+    """A login shell without a command. It outlives this request and every client."""
+    terminal = await box.terminals.create(
+        body.command, cols=body.cols, rows=body.rows, cwd=body.cwd, env=body.env, user=body.user
+    )
+    return answer(await terminal.poll(), 201)
+
+
+@router.get(SANDBOX + "/terminals", **op("List terminals", mirrored(TerminalInfo), listed=True))
+async def list_terminals(box: Box) -> Response:
+    """Those that run and the last ones that ended, oldest first."""
+    return answer({"items": await box.terminals.list(), "cursor": None})
+
+
+@router.get(SANDBOX + "/terminals/{id}", **op("How a terminal is now", mirrored(TerminalInfo)))
+async def get(box: Box, id: Id) -> Response:
+    return answer(await (await box.terminals.get(id, view=True)).poll())
+
+
+@router.get(SANDBOX + "/terminals/{id}/output", **op("What a terminal shows", mirrored(TerminalOutput)))
+async def output(context: Ctx, who: Who, box: Box, id: Id, since: Since = 0) -> Response:
+    """What the ring buffer (1 MiB) holds from the offset on; `gap` are bytes that are no longer there."""
+    return large.gradual(context, who, await (await box.terminals.get(id, view=True)).output(since=since))
+
+
+@router.post(SANDBOX + "/terminals/{id}/input", **op("Type into a terminal", status=204))
+async def type_input(request: Request, box: Box, id: Id, body: inside.Typed) -> Response:
+    """Waits while the terminal takes nothing. CONFLICT when another client has taken over since the last time."""
+    if body.takeover:
+        TERMINALS.drop(box, id)
+    terminal = await TERMINALS.get(box, id)
+    await while_there(request, terminal.write(body.content()))
+    return Response(status_code=204)
+
+
+@router.post(SANDBOX + "/terminals/{id}/resize", **op("Change the size of a terminal", status=204))
+async def resize(box: Box, id: Id, body: inside.Resize) -> Response:
+    await (await box.terminals.get(id, view=True)).resize(body.cols, body.rows)
+    return Response(status_code=204)
+
+
+@router.get(SANDBOX + "/terminals/{id}/wait", **op("Wait for the end of a terminal", mirrored(TerminalExit)))
+async def wait(request: Request, box: Box, id: Id, timeout: WaitFor = 60.0) -> Response:
+    """TIMEOUT if it has not ended by then; it goes on."""
+    terminal = await box.terminals.get(id, view=True)
+
+    async def ended() -> TerminalExit:
+        with anyio.move_on_after(timeout):
+            return await terminal.wait()
+        raise Timeout(f"terminal {id} still runs after {timeout:g} s")
+
+    return answer(await while_there(request, ended()))
+
+
+@router.delete(SANDBOX + "/terminals/{id}", **op("Kill the program of a terminal with all its descendants", status=204))
+async def close(box: Box, id: Id) -> Response:
+    await (await box.terminals.get(id, view=True)).kill()
+    return Response(status_code=204)

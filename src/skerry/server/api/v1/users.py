@@ -1,0 +1,114 @@
+"""Users, for administrators."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import Annotated
+
+from fastapi import Request
+from pydantic import BaseModel, Field, SecretStr
+
+from skerry.server.access.secrets import digest
+from skerry.server.context import Ctx, note_made
+from skerry.server.store import User
+from skerry.server.web.guard import Routes
+
+router = Routes("users")
+
+LINK_LIFETIME = 900.0
+LONGEST_LINK = 7 * 86400.0
+
+UserName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._@-]{0,63}$", examples=["mira"])]
+
+
+class UserModel(BaseModel):
+    id: str
+    name: str
+    admin: bool
+    disabled: bool
+    has_password: bool
+    created_at: float
+
+
+class UserList(BaseModel):
+    items: list[UserModel]
+    cursor: str | None = None
+
+
+class CreateUser(BaseModel):
+    name: UserName
+    password: SecretStr | None = None
+    """Without one the user signs in by a link, and may set a password then."""
+    admin: bool = False
+
+
+class ChangeUser(BaseModel):
+    password: SecretStr | None = None
+    admin: bool | None = None
+    disabled: bool | None = None
+
+
+class CreateLink(BaseModel):
+    lifetime: Annotated[float, Field(gt=0, le=LONGEST_LINK)] = LINK_LIFETIME
+
+
+class Link(BaseModel):
+    url: str
+    """Opened in a browser it signs in once."""
+    expires_at: float
+
+
+def model(user: User) -> UserModel:
+    return UserModel(
+        id=user.id,
+        name=user.name,
+        admin=user.admin,
+        disabled=user.disabled,
+        has_password=user.has_password,
+        created_at=user.created_at,
+    )
+
+
+@router.get("/v1/users")
+async def list_(context: Ctx) -> UserList:
+    """All users, by name."""
+    return UserList(items=[model(user) for user in context.store.users.list()])
+
+
+@router.post("/v1/users", status_code=201)
+async def create(request: Request, context: Ctx, body: CreateUser) -> UserModel:
+    """Make a user, with a personal project."""
+    stored = None if body.password is None else await context.passwords.hash(body.password.get_secret_value())
+    made = await context.store.users.add(body.name, password=stored, admin=body.admin)
+    note_made(request, "user", made.id, made.name)
+    return model(made)
+
+
+@router.get("/v1/users/{user}")
+async def show(context: Ctx, user: str) -> UserModel:
+    """One, by id or name."""
+    return model(context.store.users.find(user))
+
+
+@router.patch("/v1/users/{user}")
+async def change(context: Ctx, user: str, body: ChangeUser) -> UserModel:
+    """Change what is given. A new password or disabling ends all sessions; a disabled user's keys do not work."""
+    found = context.store.users.find(user)
+    stored = None if body.password is None else await context.passwords.hash(body.password.get_secret_value())
+    await context.store.users.change(found.id, password=stored, admin=body.admin, disabled=body.disabled)
+    return model(context.store.users.find(found.id))
+
+
+@router.delete("/v1/users/{user}", status_code=204)
+async def remove(context: Ctx, user: str) -> None:
+    """Remove a user with keys, sessions and memberships. What is in the personal project stays for administrators."""
+    await context.store.users.remove(context.store.users.find(user).id)
+
+
+@router.post("/v1/users/{user}/link", status_code=201)
+async def link(context: Ctx, user: str, body: CreateLink) -> Link:
+    """A link that signs this user in, once."""
+    found, text = context.store.users.find(user), secrets.token_urlsafe(32)
+    await context.store.users.add_link(found.id, digest(text), lifetime=body.lifetime)
+    return Link(url=f"{context.settings.url}/sign-in#{text}", expires_at=time.time() + body.lifetime)

@@ -1,0 +1,91 @@
+"""Webhooks of a project."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Annotated
+
+from fastapi import Request
+from pydantic import BaseModel, Field
+
+from skerry.core import NotFound, QuotaExceeded
+from skerry.server.context import Ctx, InProject, Who, note_made
+from skerry.server.jobs.webhooks import check_url
+from skerry.server.store import Webhook
+from skerry.server.web.guard import Routes
+
+router = Routes("webhooks")
+
+MOST = 20
+
+
+class WebhookModel(BaseModel):
+    id: str
+    url: str
+    types: list[str]
+    created_by: str
+    created_at: float
+    last_status: str
+    """The status of the last answer, or what went wrong."""
+    attempts: int
+    """How often the next event has been tried."""
+    dropped: int
+    """Events that were given up."""
+
+
+class WebhookList(BaseModel):
+    items: list[WebhookModel]
+    cursor: str | None = None
+
+
+class CreateWebhook(BaseModel):
+    url: Annotated[str, Field(max_length=2000)]
+    types: Annotated[list[Annotated[str, Field(pattern=r"^[a-z_]{1,40}$")]], Field(max_length=50)] = []
+    """The types of events to send; empty: all."""
+
+
+class NewWebhook(WebhookModel):
+    secret: str
+    """What its messages are signed with."""
+
+
+def _model(webhook: Webhook) -> WebhookModel:
+    return WebhookModel(
+        id=webhook.id,
+        url=webhook.url,
+        types=list(webhook.types),
+        created_by=webhook.created_by,
+        created_at=webhook.created_at,
+        last_status=webhook.last_status,
+        attempts=webhook.attempts,
+        dropped=webhook.dropped,
+    )
+
+
+@router.get("/v1/projects/{project}/webhooks")
+async def list_(context: Ctx, project: InProject) -> WebhookList:
+    return WebhookList(items=[_model(webhook) for webhook in context.store.webhooks.of_project(project.id)])
+
+
+@router.post("/v1/projects/{project}/webhooks", status_code=201)
+async def create(request: Request, context: Ctx, who: Who, project: InProject, body: CreateWebhook) -> NewWebhook:
+    """Send the project's events from now on to an address, each as a signed POST."""
+    if len(context.store.webhooks.of_project(project.id)) >= MOST:
+        raise QuotaExceeded(f"a project has {MOST} webhooks at most")
+    secret = f"whsec_{secrets.token_urlsafe(32)}"
+    made = await context.store.webhooks.add(
+        project.id,
+        check_url(body.url),
+        secret,
+        tuple(body.types),
+        created_by=who.name,
+        since=context.store.events.last(),
+    )
+    note_made(request, "webhook", made.id)
+    return NewWebhook(**_model(made).model_dump(), secret=secret)
+
+
+@router.delete("/v1/projects/{project}/webhooks/{webhook}", status_code=204)
+async def remove(context: Ctx, project: InProject, webhook: str) -> None:
+    if not await context.store.webhooks.remove(project.id, webhook):
+        raise NotFound(f"there is no webhook {webhook[:100]!r}")

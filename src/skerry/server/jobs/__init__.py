@@ -1,0 +1,1 @@
+"""The work of a server that no request waits for."""

@@ -1,0 +1,86 @@
+"""The events of all sandboxes, collected into the database, where one number orders them all.
+
+A provider has no way to call us, so it is asked once a second what there is; events are read of those that have
+changed. Of what the server itself makes or ends they are read at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import time
+from collections.abc import Sequence
+
+import anyio
+
+from skerry.core import Corrupted, Event, NewerVersion, Provider, SandboxInfo, SandboxNotFound, SkerryError
+from skerry.server.projects.sandboxes import Directory
+from skerry.server.store import Store
+
+log = logging.getLogger("skerry.server")
+
+POLL = 1.0
+SHARE = 20
+"""The time between two looks is at least so many times what a look takes: a twentieth of a core at most."""
+
+
+class Hub:
+    def __init__(self, provider: Provider, store: Store, directory: Directory) -> None:
+        self._provider, self._store, self._directory = provider, store, directory
+        self._seen: dict[str, SandboxInfo] = {}
+        self._news = asyncio.Event()
+        directory.on_news, directory.on_gone = self.collect, self._ended
+
+    async def wait(self, timeout: float) -> None:
+        """Return at the next event, or after `timeout`."""
+        with anyio.move_on_after(timeout):
+            await self._news.wait()
+
+    async def run(self) -> None:
+        """Go on for ever. A provider that does not answer is asked again."""
+        while True:
+            began = time.monotonic()
+            try:
+                await self.look()
+            except SkerryError as error:
+                log.error("cannot collect events: %s", str(error), extra={"code": error.code})
+            await anyio.sleep(max(POLL, SHARE * (time.monotonic() - began)))
+
+    async def look(self) -> None:
+        """Reconcile with the provider, and collect the events of what has changed."""
+        infos = await self._provider.list()
+        await self._directory.reconcile(infos)
+        seen = {info.id: dataclasses.replace(info, last_active_at=None) for info in infos}
+        for id in [id for id, info in seen.items() if self._seen.get(id) != info]:
+            await self.collect(id)
+        self._seen = seen
+
+    async def collect(self, sandbox_id: str) -> None:
+        """Store what is new of one sandbox."""
+        try:
+            events = await self._provider.events(sandbox_id, self._store.events.cursor(sandbox_id))
+        except SandboxNotFound:
+            return
+        except (Corrupted, NewerVersion) as error:  # of this one alone: the others' turn comes all the same
+            log.error("cannot collect events: %s", str(error), extra={"code": error.code, "sandbox_id": sandbox_id})
+            return
+        await self._add(sandbox_id, events)
+
+    async def _ended(self, sandbox_id: str) -> None:
+        """The provider's own list of events has gone with it, so the last one is ours."""
+        last = self._store.events.of_sandbox(sandbox_id)
+        if last is None or last.type != "destroyed":
+            cursor = self._store.events.cursor(sandbox_id) + 1
+            event = Event(cursor=cursor, type="destroyed", sandbox_id=sandbox_id, time=time.time())
+            await self._add(sandbox_id, [event])
+
+    async def _add(self, sandbox_id: str, events: Sequence[Event]) -> None:
+        item = self._store.belongings.get("sandbox", sandbox_id)
+        if await self._store.events.add(None if item is None else item.project_id, events):
+            self.wake()
+
+    def wake(self) -> None:
+        """Let everybody who waits look again."""
+        news, self._news = self._news, asyncio.Event()
+        news.set()

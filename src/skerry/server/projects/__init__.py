@@ -1,0 +1,1 @@
+"""What belongs to a project: sandboxes, snapshots, volumes, names."""

@@ -1,0 +1,117 @@
+"""Sandboxes made for a project: names, labels, volumes and snapshots are those of the project."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from skerry.core import SandboxInfo, SandboxNotFound
+from skerry.sdk import AsyncSandbox, ProgressCallback
+from skerry.server.access.check import authorize
+from skerry.server.access.identity import Actor
+from skerry.server.access.permissions import Action
+from skerry.server.context import Context
+from skerry.server.projects import names
+from skerry.server.store import Project
+from skerry.server.web.models.sandboxes import Create, check_image
+
+
+async def usable_snapshot(
+    context: Context, actor: Actor, project: Project | None, asked: str | None, operation: str
+) -> str | None:
+    """The id of a snapshot that the actor may make a sandbox from: its variables are in it, which readers do not see.
+
+    A name is first looked for in the sandbox's own project. Raises SnapshotNotFound, PermissionDenied, Conflict.
+    """
+    if asked is None:
+        return None
+    subject, located = await context.holdings.locate_snapshot(
+        actor, asked, within=None if project is None else project.id
+    )
+    if located is None:
+        subject, located = await context.holdings.locate_snapshot(actor, asked)
+    await authorize(context.store, actor, Action.SNAPSHOT_WRITE, subject, operation=operation)
+    assert located is not None
+    return located.id
+
+
+async def create(
+    context: Context,
+    actor: Actor,
+    project: Project,
+    body: Create,
+    *,
+    idempotency_key: str | None,
+    on_log: Callable[[str], object] | None = None,
+    on_progress: ProgressCallback | None = None,
+    import_state: Any = None,
+    key: bytes | None = None,
+) -> tuple[AsyncSandbox, SandboxInfo]:
+    """A sandbox of a project, and how users see it. Raises as `AsyncSandbox.create`."""
+    check_image(body.image)
+    operation = "POST /v1/sandboxes"
+    mounts = body.mounts()
+    make = partial(
+        AsyncSandbox.create,
+        context.provider,
+        name=None if body.name is None else names.inner(project, body.name),
+        template=body.template,
+        image=body.image,
+        snapshot=await usable_snapshot(context, actor, project, body.snapshot, operation),
+        restore_from=await usable_snapshot(context, actor, project, body.restore_from, operation),
+        import_state=import_state,
+        key=key,
+        source=None if body.source is None else body.source.source(),
+        language=body.language,
+        runtime=body.runtime,
+        env=body.env,
+        metadata=body.metadata,
+        timeout=body.timeout,
+        on_timeout=body.on_timeout,
+        idle_timeout=body.idle_timeout,
+        purpose=body.purpose,
+        auto_stop=body.auto_stop,
+        auto_archive=body.auto_archive,
+        auto_delete=body.auto_delete,
+        keep_alive=body.keep_alive,
+        resources=None if body.resources is None else body.resources.options(),
+        volumes=None if mounts is None else names.inner_mounts(project, mounts),
+        ports=body.ports,
+        network=body.network,
+        secrets=body.secrets,
+        user=body.user,
+        workdir=body.workdir,
+        labels=names.labels(project, body.labels),
+        idempotency_key=names.inner_key(project, idempotency_key),
+        region=body.region,
+        target=body.target,
+        isolation=body.isolation,
+        encrypted=body.encrypted,
+        build=body.build,
+        on_log=on_log,
+        on_progress=on_progress,
+    )
+    try:
+        made = await make()
+    except SandboxNotFound:
+        if idempotency_key is None:
+            raise
+        made = await make()  # whoever was making it under the same key has given up, and left nothing
+    await context.sandboxes.adopt(made, project, made_by=maker(actor))
+    return made, names.outer_sandbox(project, await made.info())
+
+
+def maker(actor: Actor) -> str | None:
+    """The id of the user who makes what the actor makes."""
+    return None if actor.user is None else actor.user.id
+
+
+async def adopt_copy(context: Context, actor: Actor, made: AsyncSandbox, project: Project | None) -> SandboxInfo:
+    """Note a copy of a sandbox; as users see it."""
+    info = await made.info()
+    if project is None:
+        await context.sandboxes.note([info])
+    else:
+        await context.sandboxes.adopt(made, project, made_by=maker(actor))
+    return names.outer_sandbox(project, info)

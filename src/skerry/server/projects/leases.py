@@ -1,0 +1,101 @@
+"""Ends what belonged to a client that is gone. A restart of the server itself ends nothing: every holder may renew."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+
+import anyio
+
+from skerry.core import InvalidArgument, Provider, SkerryError, SnapshotNotFound, Snapshots
+from skerry.server.projects.sandboxes import Directory
+from skerry.server.store.leases import Lease, LeaseKind, LeaseStore
+
+log = logging.getLogger("skerry.server")
+
+LIFETIME = 30.0
+"""Seconds that a holder may be silent; clients renew every 5."""
+LOOK_EVERY = 2.0
+STOOD_STILL = 1.0
+"""Seconds that a look may be late by."""
+_HOLDER = re.compile(r"[A-Za-z0-9-]{16,64}")
+
+
+class Leases:
+    """The leases of a server. When it was heard of last is not stored: after a start everybody has the full time."""
+
+    def __init__(self, store: LeaseStore, provider: Provider, directory: Directory) -> None:
+        self._store, self._provider, self._directory = store, provider, directory
+        self._heard: dict[str, float] = {}
+        self._began = time.monotonic()
+
+    async def hold(self, kind: LeaseKind, id: str, holder: str, process: int, *, preparing: bool = False) -> None:
+        """Raises InvalidArgument for a name that could be guessed."""
+        self.renew(holder)
+        await self._store.put(Lease(kind=kind, id=id, holder=holder, process=process, preparing=preparing))
+
+    async def release(self, kind: LeaseKind, id: str) -> None:
+        await self._store.remove(kind, id)
+
+    def renew(self, holder: str) -> None:
+        """Raises InvalidArgument."""
+        if not _HOLDER.fullmatch(holder):
+            raise InvalidArgument("a holder is named by 16 to 64 letters, digits and hyphens")
+        self._heard[holder] = time.monotonic()
+
+    def process_of(self, sandbox_id: str) -> int | None:
+        """The process that a sandbox ends with, if it does."""
+        lease = self._store.get("sandbox", sandbox_id)
+        return None if lease is None else lease.process
+
+    def is_preparing(self, sandbox_id: str) -> bool:
+        """Whether who made it has not made it complete yet."""
+        lease = self._store.get("sandbox", sandbox_id)
+        return lease is not None and lease.preparing
+
+    async def run(self) -> None:
+        """Look, again and again."""
+        while True:
+            due = time.monotonic() + LOOK_EVERY
+            await anyio.sleep(LOOK_EVERY)
+            if (late := time.monotonic() - due) > STOOD_STILL:
+                self._forgive(late)
+            await self.sweep()
+
+    def _forgive(self, seconds: float) -> None:
+        """This server itself stood still for so long: who wanted to be heard meanwhile could not."""
+        self._began += seconds
+        self._heard = {name: heard + seconds for name, heard in self._heard.items()}
+
+    def _is_over(self, lease: Lease) -> bool:
+        return time.monotonic() - self._heard.get(lease.holder, self._began) > LIFETIME
+
+    async def sweep(self) -> list[str]:
+        """End what is held by nobody any more; the ids."""
+        leases, ended = self._store.all(), []
+        for lease in leases:
+            # To end one takes a while: another may have been given up or renewed since.
+            if self._is_over(lease) and self._store.get(lease.kind, lease.id) == lease:
+                try:
+                    await self._end(lease)
+                except SkerryError as error:  # the others' turn comes all the same, and this one's again
+                    log.error("cannot end %s: %s", lease.id, error, extra={"code": error.code})
+                else:
+                    ended.append(lease.id)
+        now, holders = time.monotonic(), {lease.holder for lease in leases}
+        for name in [name for name, heard in self._heard.items() if name not in holders and now - heard > LIFETIME]:
+            del self._heard[name]
+        return ended
+
+    async def _end(self, lease: Lease) -> None:
+        log.info("%s is ended: its client is gone", lease.id, extra={"sandbox_id": lease.id, "op": "lease"})
+        if lease.kind == "sandbox":
+            async with self._directory.ending(lease.id):
+                await self._provider.destroy(lease.id)
+        elif isinstance(self._provider, Snapshots):
+            try:
+                await self._provider.delete_snapshot(lease.id)
+            except SnapshotNotFound:
+                pass
+        await self._store.remove(lease.kind, lease.id)

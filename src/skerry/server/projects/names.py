@@ -1,0 +1,90 @@
+"""What things of a project are called at the provider, both ways.
+
+Names are unique inside a project, at the provider among all: `<slug>.<name>` there, `name` for users.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+
+from skerry.core import (
+    NAME,
+    PROJECT_LABEL,
+    RESERVED_LABELS,
+    InvalidArgument,
+    SandboxInfo,
+    SkerryError,
+    SnapshotInfo,
+    VolumeInfo,
+    VolumeMount,
+)
+from skerry.server.store import Project
+
+LONGEST = 56
+
+
+def inner(project: Project, name: str) -> str:
+    """The name at the provider. Raises InvalidArgument."""
+    if not NAME.fullmatch(name) or len(name) > LONGEST or name.startswith(("sb-", "sn-", f"{project.slug}.")):
+        hint = f"up to {LONGEST} of a-z 0-9 . _ - that begin with a letter or digit, and not with sb- or sn-"
+        raise InvalidArgument(f"{name!r} is not a name", hint=hint)
+    return f"{project.slug}.{name}"
+
+
+def outer(project: Project | None, name: str | None) -> str | None:
+    """The name for users."""
+    return name if name is None or project is None else name.removeprefix(f"{project.slug}.")
+
+
+def outer_error(project: Project | None, error: SkerryError) -> SkerryError:
+    """An error of the provider, for users: it names things as they do."""
+    if project is not None:
+        error.message = error.message.replace(f"{project.slug}.", "")
+        error.hint = error.hint.replace(f"{project.slug}.", "")
+    return error
+
+
+def slug_of(name: str) -> str | None:
+    """The project's slug in a name at the provider, if it has the form of one."""
+    slug, dot, _ = name.partition(".")
+    return slug if dot and len(slug) == 6 else None
+
+
+def labels(project: Project, given: Mapping[str, str] | None) -> dict[str, str]:
+    """A user's labels with ours. Raises InvalidArgument for one that only we may set."""
+    for key in given or {}:
+        if key.startswith(RESERVED_LABELS):
+            raise InvalidArgument(f"the label {key!r} begins with {RESERVED_LABELS!r}, which is the server's own")
+    return {**(given or {}), PROJECT_LABEL: project.id}
+
+
+def inner_mounts(project: Project, mounts: Iterable[VolumeMount]) -> list[VolumeMount]:
+    """Mounts of the project's own volumes; another's cannot be named."""
+    return [dataclasses.replace(mount, name=inner(project, mount.name)) for mount in mounts]
+
+
+def inner_key(project: Project, idempotency_key: str | None) -> str | None:
+    """Idempotency keys of projects do not meet."""
+    return None if idempotency_key is None else f"{project.id}:{idempotency_key}"
+
+
+def outer_sandbox(project: Project | None, info: SandboxInfo) -> SandboxInfo:
+    """As users see it: plain names, without labels of ours."""
+    return dataclasses.replace(
+        info,
+        name=outer(project, info.name),
+        labels={key: value for key, value in info.labels.items() if not key.startswith(RESERVED_LABELS)},
+        volumes=tuple(
+            dataclasses.replace(mount, name=outer(project, mount.name) or mount.name) for mount in info.volumes
+        ),
+        leased_to=None,
+    )
+
+
+def outer_snapshot(project: Project | None, info: SnapshotInfo) -> SnapshotInfo:
+    return dataclasses.replace(info, name=outer(project, info.name))
+
+
+def outer_volume(project: Project | None, info: VolumeInfo) -> VolumeInfo:
+    return dataclasses.replace(info, name=outer(project, info.name) or info.name)

@@ -1,0 +1,74 @@
+"""Which project a request means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+from skerry.core import Conflict
+from skerry.server.access.check import Subject, is_admin
+from skerry.server.access.identity import Actor
+from skerry.server.store import Project, Store
+
+T = TypeVar("T")
+
+
+def visible(store: Store, actor: Actor) -> list[Project]:
+    """Those whose things the actor sees, the personal one first."""
+    return [project for tier in _tiers(store, actor) for project in tier]
+
+
+def _tiers(store: Store, actor: Actor) -> list[list[Project]]:
+    """Where a project's name is looked for, in this order: the personal project, those the actor made, those the actor
+    is a member of, and for an administrator everybody's.
+
+    Others choose the names of the projects they share: so inside a tier no project comes before another.
+    """
+    if actor.token is not None:
+        found = store.projects.get(actor.token.project_id)
+        return [] if found is None else [[found]]
+    if actor.user is None:
+        return []
+    mine = [project for project, _ in store.projects.of_user(actor.user.id)]
+    own = [project for project in mine if project.personal_of == actor.user.id]
+    made = [project for project in mine if project not in own and project.made_by == actor.user.id]
+    shared = [project for project in mine if project not in own and project not in made]
+    others = [project for project in store.projects.all() if project not in mine] if is_admin(actor) else []
+    bound = None if actor.key is None else actor.key.project_id
+    return [[project for project in tier if bound in (None, project.id)] for tier in (own, made, shared, others)]
+
+
+def locate(store: Store, actor: Actor, asked: str | None) -> tuple[Subject, Project | None]:
+    """The project of that id, or of that name among the actor's; without one the personal, or the key's own.
+
+    Raises Conflict for a name that several have.
+    """
+    found = None
+    if asked is None:
+        found = next(iter(visible(store, actor)), None)
+    elif asked.startswith("pj-"):
+        found = store.projects.get(asked)
+    else:
+        for tier in _tiers(store, actor):
+            if found := only({project.id: project for project in tier if project.name == asked}, asked):
+                break
+    return Subject(on="project", asked=asked or "", project=found, exists=found is not None), found
+
+
+def choices(store: Store, actor: Actor, within: str | None) -> list[Project | None]:
+    """Where the name of a thing is looked for, in this order.
+
+    That is the project `within`; without it the personal project, or the key's own, and then, for an administrator,
+    what was made on the machine itself, for which None stands. Never in a project that others share with the actor:
+    they choose its names, and would get the requests that are meant for something else.
+    """
+    found = locate(store, actor, within)[1]
+    mine: list[Project | None] = [] if found is None else [found]
+    return [*mine, None] if within is None and is_admin(actor) else mine
+
+
+def only(found: Mapping[str, T], asked: str) -> T | None:
+    """What a name stands for, by how else it can be told. Raises Conflict for several: it is not ours to guess."""
+    if len(found) > 1:
+        raise Conflict(f"you see several projects {asked!r}", hint=f"say which: {', '.join(sorted(found)[:5])}")
+    return next(iter(found.values()), None)

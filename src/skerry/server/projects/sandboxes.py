@@ -1,0 +1,221 @@
+"""The sandboxes of all projects: found by id or name, opened once each, and reconciled with the provider."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from skerry.core import (
+    PROJECT_LABEL,
+    Conflict,
+    Corrupted,
+    NewerVersion,
+    Provider,
+    SandboxInfo,
+    SandboxNotFound,
+    SkerryError,
+)
+from skerry.sdk import AsyncSandbox
+from skerry.server.access.check import Subject
+from skerry.server.access.identity import Actor
+from skerry.server.projects import names
+from skerry.server.projects.projects import choices
+from skerry.server.store import Belonging, Project, Store
+
+log = logging.getLogger("skerry.server")
+
+IDLE = 600.0
+"""A connection to a sandbox that nobody has asked for during so many seconds is closed."""
+
+
+def seconds_left(info: SandboxInfo) -> float:
+    """How long a sandbox has still to live."""
+    return math.inf if info.expires_at is None else max(0.0, info.expires_at - time.time())
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """A sandbox that the actor of this request may use."""
+
+    id: str
+    project: Project | None
+    directory: Directory
+
+    async def use(self, *, auto_start: bool = True) -> AsyncSandbox:
+        """The object to work with; all requests share it. Raises SandboxNotFound."""
+        return await self.directory.open(self.id, auto_start=auto_start)
+
+    async def info(self) -> SandboxInfo:
+        """As users see it. Raises SandboxNotFound."""
+        return self.shown(await self.directory.provider.get(self.id))
+
+    def shown(self, info: SandboxInfo) -> SandboxInfo:
+        """What a call has returned, as users see it."""
+        return names.outer_sandbox(self.project, info)
+
+
+class Directory:
+    def __init__(self, provider: Provider, store: Store) -> None:
+        self.provider, self._store = provider, store
+        self._open: dict[tuple[str, bool], AsyncSandbox] = {}
+        self._used_at: dict[tuple[str, bool], float] = {}
+        self.on_news: Callable[[str], Awaitable[None]] | None = None
+        self.on_gone: Callable[[str], Awaitable[None]] | None = None
+        """Called for each sandbox that was made or is about to be ended here, or is found to be gone."""
+
+    async def locate(self, actor: Actor, asked: str, *, within: str | None = None) -> tuple[Subject, Located | None]:
+        """The sandbox of that id, or of that name in one of the actor's `choices`.
+
+        Says nothing about whether the actor may use it. Raises Conflict where `within` is the name of several projects.
+        """
+        found = None
+        if asked.startswith("sb-"):
+            found = self._store.belongings.get("sandbox", asked) or await self._look(asked)
+        else:
+            for project in choices(self._store, actor, within):
+                if found := await self._unclaimed(asked) if project is None else self._named(project, asked):
+                    break
+        if found is None or found.gone:
+            return Subject(on="sandbox", asked=asked, exists=False), None
+        project = None if found.project_id is None else self._store.projects.get(found.project_id)
+        subject = Subject(on="sandbox", asked=asked, project=project, sandbox_id=found.id)
+        return subject, Located(found.id, project, self)
+
+    def _named(self, project: Project, name: str) -> Belonging | None:
+        return next(iter(self._store.belongings.named("sandbox", project.id, name)), None)
+
+    async def _unclaimed(self, name: str) -> Belonging | None:
+        """One that belongs to no project, made on the machine maybe a moment ago. Raises Conflict for several."""
+        found = self._store.belongings.named("sandbox", None, name)
+        if len(found) > 1:
+            which = ", ".join(sorted(item.id for item in found)[:10])
+            raise Conflict(f"{len(found)} sandboxes are called {name!r}: {which}", hint="give the id of one")
+        if found:
+            return found[0]
+        try:
+            info = await self.provider.find(name)
+        except (SandboxNotFound, Conflict):  # several: those of projects, which are asked for with their project
+            return None
+        await self.note([info])
+        noted = self._store.belongings.get("sandbox", info.id)
+        return noted if noted is not None and noted.project_id is None else None
+
+    async def _look(self, id: str) -> Belonging | None:
+        """One that somebody has made past this server since the last reconciliation."""
+        try:
+            info = await self.provider.get(id)
+        except SandboxNotFound:
+            return None
+        await self.note([info])
+        return self._store.belongings.get("sandbox", id)
+
+    async def open(self, id: str, *, auto_start: bool = True) -> AsyncSandbox:
+        key = (id, auto_start)
+        sandbox = self._open.get(key)
+        if sandbox is None:
+            made = AsyncSandbox(self.provider, await self.provider.get(id), auto_start=auto_start)
+            sandbox = self._open.setdefault(key, made)
+        self._used_at[key] = time.monotonic()
+        return sandbox
+
+    async def adopt(self, sandbox: AsyncSandbox, project: Project, *, made_by: str | None = None) -> Located:
+        """Note one that a user has just made for a project."""
+        name = names.outer(project, sandbox.name)
+        await self._store.belongings.put(
+            [Belonging(kind="sandbox", id=sandbox.id, project_id=project.id, name=name, made_by=made_by)],
+        )
+        if self._open.setdefault((sandbox.id, True), sandbox) is not sandbox:
+            await sandbox.close()  # made before, under the same idempotency key
+        self._used_at[sandbox.id, True] = time.monotonic()
+        await self._tell(sandbox.id)
+        return Located(sandbox.id, project, self)
+
+    async def _tell(self, id: str) -> None:
+        if self.on_news is not None:
+            await self.on_news(id)
+
+    @asynccontextmanager
+    async def ending(self, id: str) -> AsyncIterator[None]:
+        """Around the end of one. Its events go with it, so they are collected first, if that can be done."""
+        try:
+            await self._tell(id)
+        except SkerryError as error:
+            log.error("events are lost: %s", error, extra={"code": error.code, "sandbox_id": id})
+        yield
+        await self.forget([id])
+
+    async def forget(self, ids: Sequence[str]) -> None:
+        """They are gone: close what is open and note it."""
+        if self.on_gone is not None:
+            for id in ids:
+                await self.on_gone(id)
+        # Last: a server that is killed before finds them gone again, and nobody misses their end.
+        await self._store.belongings.gone("sandbox", ids)
+        for id in ids:
+            for key in ((id, True), (id, False)):
+                self._used_at.pop(key, None)
+                if (sandbox := self._open.pop(key, None)) is not None:
+                    await sandbox.close()
+
+    def owner(self, info: SandboxInfo) -> str | None:
+        """The id of the project that it belongs to: by its label, or as it was noted, since a damaged one has none."""
+        if PROJECT_LABEL in info.labels:
+            return info.labels[PROJECT_LABEL]
+        noted = self._store.belongings.get("sandbox", info.id)
+        return None if noted is None else noted.project_id
+
+    async def note(self, infos: Sequence[SandboxInfo]) -> None:
+        """Write down whose these are, by their labels, where that is not known yet or is another."""
+        known = {item.id: item for item in self._store.belongings.there("sandbox")} if len(infos) > 1 else {}
+        fresh = []
+        for info in infos:
+            before = known.get(info.id) or self._store.belongings.get("sandbox", info.id)
+            if before is not None and before.gone and not await self._there(info.id):
+                continue  # it has ended since the list was made
+            project = self._store.projects.get(self.owner(info) or "")
+            item = Belonging(
+                kind="sandbox",
+                id=info.id,
+                project_id=None if project is None else project.id,
+                name=names.outer(project, info.name),
+                made_by=None if before is None else before.made_by,
+            )
+            if before != item:
+                fresh.append(item)
+        await self._store.belongings.put(fresh)
+
+    async def reconcile(self, infos: Sequence[SandboxInfo]) -> list[str]:
+        """Make what is written down equal to what the provider says; the ids of what is gone since."""
+        before = {item.id for item in self._store.belongings.there("sandbox")}
+        await self.note(infos)
+        listed = {info.id for info in infos}
+        gone = [id for id in before - listed if not await self._there(id)]  # it may be made after the list was
+        await self.forget(gone)
+        return gone
+
+    async def _there(self, id: str) -> bool:
+        try:
+            await self.provider.get(id)
+        except SandboxNotFound:
+            return False
+        except (Corrupted, NewerVersion):
+            pass  # not readable, but there
+        return True
+
+    async def close_idle(self) -> None:
+        now = time.monotonic()
+        for key in [key for key, used in self._used_at.items() if now - used > IDLE]:
+            if key in self._open and self._open[key].busy:
+                continue
+            del self._used_at[key]
+            if (sandbox := self._open.pop(key, None)) is not None:
+                await sandbox.close()
+
+    async def close(self) -> None:
+        for sandbox in list(self._open.values()):
+            await sandbox.close()
+        self._open.clear()

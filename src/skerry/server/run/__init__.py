@@ -1,0 +1,1 @@
+"""The running server: its process, its log, its certificates."""

@@ -1,0 +1,103 @@
+"""The one server of a SKERRY_HOME: its lock, where it says where it is, and the key for commands of this machine.
+
+SKERRY_HOME/server/lock        held by the server that runs
+                   run.json    its process and address
+                   admin.key   an API key of the first administrator, for root on this machine
+                   skerry.db   backups/  tls/  log
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TextIO
+
+from skerry.core import Conflict
+from skerry.server.run.files import write_whole
+
+ADMIN = "admin"
+"""The first user's name."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Instance:
+    pid: int
+    url: str
+    """Empty while it starts."""
+    started_at: float
+    ca_file: str | None
+
+
+@contextmanager
+def claimed(directory: Path) -> Iterator[None]:
+    """Hold the lock. Raises Conflict while another server has it."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with open(directory / "lock", "a") as lock:
+        if not _had(lock):
+            raise server_taken(read(directory))
+        announce(directory, "", None)
+        try:
+            yield
+        finally:
+            (directory / "run.json").unlink(missing_ok=True)
+
+
+def server_taken(by: Instance | None) -> Conflict:
+    where = "" if by is None else f" {f'at {by.url} ' if by.url else ''}(process {by.pid})"
+    return Conflict(f"a server runs already{where}", hint="`skerry down` ends it")
+
+
+def _had(lock: TextIO) -> bool:
+    """Whether the lock could be had. Who looks at it, as `running_server` does, has a share of it for a moment."""
+    for _ in range(20):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(0.005)  # flock has no timed wait
+        else:
+            return True
+    return False
+
+
+def announce(directory: Path, url: str, ca_file: str | None) -> None:
+    """Say which process is the server, and where it is once it answers."""
+    instance = Instance(pid=os.getpid(), url=url, started_at=time.time(), ca_file=ca_file)
+    write_whole(directory / "run.json", json.dumps(asdict(instance)).encode())
+
+
+def read(directory: Path) -> Instance | None:
+    """What a server last said of itself."""
+    try:
+        return Instance(**json.loads((directory / "run.json").read_text()))
+    except (FileNotFoundError, ValueError, TypeError):
+        return None
+
+
+def running_server(directory: Path) -> Instance | None:
+    """The server that runs or starts, if there is one: its lock is held, so its number is no other process's.
+
+    Raises OSError for who may not look.
+    """
+    try:
+        with open(directory / "lock") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return read(directory)
+    except FileNotFoundError:
+        pass
+    return None
+
+
+def admin_key(directory: Path) -> str | None:
+    """The key for commands of this machine, if there is one."""
+    try:
+        return (directory / "admin.key").read_text().strip()
+    except (FileNotFoundError, PermissionError):
+        return None

@@ -1,0 +1,105 @@
+"""The server's own connection to an agent, greeted, for a client's frames to pass through."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+import anyio
+from anyio.abc import ByteStream, SocketAttribute, UNIXSocketStream
+
+from skerry.core import Channel, ConnectionLost, Corrupted, Provider, hello_frame, parse_hello
+from skerry.wire import Decoder, FrameError, Hello
+
+READ_SIZE = 256 * 1024
+GREETING_TIMEOUT = 30.0
+
+
+class Connection(Protocol):
+    """Bytes to and from an agent. Each raises ConnectionLost when it is broken."""
+
+    async def receive(self) -> bytes:
+        """b"": the agent has closed it."""
+
+    async def send(self, data: bytes | memoryview) -> None: ...
+
+
+@asynccontextmanager
+async def open_agent(provider: Provider, sandbox_id: str) -> AsyncIterator[tuple[Hello, Connection]]:
+    """A connection of its own to the sandbox's agent, and what the agent said first.
+
+    Raises SandboxNotFound, SandboxStopped, SandboxFailed, ConnectionLost, Corrupted.
+    """
+    channel = await provider.dial(sandbox_id)
+    try:
+        connection = _connection(channel.stream)
+        with anyio.move_on_after(GREETING_TIMEOUT) as scope:
+            hello = channel.greeting or await _greet(channel, connection)
+        if scope.cancelled_caught:
+            raise ConnectionLost(f"the agent of sandbox {sandbox_id} did not answer")
+        yield hello, connection
+    finally:
+        with anyio.CancelScope(shield=True):
+            await channel.stream.aclose()
+
+
+async def _greet(channel: Channel, connection: Connection) -> Hello:
+    await connection.send(hello_frame(channel.token))
+    decoder = Decoder()
+    while data := await connection.receive():
+        try:
+            frames = list(decoder.feed(data))
+        except FrameError as error:
+            raise Corrupted(f"the agent's greeting is malformed: {error}") from error
+        if frames:
+            if len(frames) > 1 or decoder.pending:
+                raise Corrupted("the agent said more than its greeting before it was asked")
+            return parse_hello(frames[0])
+    raise ConnectionLost("the agent closed the connection instead of a greeting")
+
+
+def _connection(stream: ByteStream) -> Connection:
+    """The quickest way there is: a socket is read and written without a layer in between."""
+    raw = stream.extra(SocketAttribute.raw_socket, None) if isinstance(stream, UNIXSocketStream) else None
+    if isinstance(raw, socket.socket) and raw.gettimeout() == 0:
+        return _Raw(raw)
+    return _Streamed(stream)
+
+
+class _Raw:
+    def __init__(self, raw: socket.socket) -> None:
+        self._socket, self._loop = raw, asyncio.get_running_loop()
+
+    async def receive(self) -> bytes:
+        try:
+            return await self._loop.sock_recv(self._socket, READ_SIZE)
+        except OSError as error:
+            raise ConnectionLost(f"the connection to the agent broke: {error}") from error
+
+    async def send(self, data: bytes | memoryview) -> None:
+        try:
+            await self._loop.sock_sendall(self._socket, data)
+        except OSError as error:
+            raise ConnectionLost(f"the connection to the agent broke: {error}") from error
+
+
+class _Streamed:
+    def __init__(self, stream: ByteStream) -> None:
+        self._stream = stream
+
+    async def receive(self) -> bytes:
+        try:
+            return await self._stream.receive(READ_SIZE)
+        except anyio.EndOfStream:
+            return b""
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError) as error:
+            raise ConnectionLost(f"the connection to the agent broke: {error}") from error
+
+    async def send(self, data: bytes | memoryview) -> None:
+        try:
+            await self._stream.send(bytes(data))
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError) as error:
+            raise ConnectionLost(f"the connection to the agent broke: {error}") from error

@@ -1,0 +1,171 @@
+"""`/v1/sandboxes/{sandbox}/wire`: a client's own wire frames to an agent, each opener checked against the table."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import anyio
+from starlette.websockets import WebSocket
+
+from skerry.core import ConnectionLost, InvalidArgument, QuotaExceeded, SandboxNotFound, limits
+from skerry.server.access.check import Subject
+from skerry.server.access.identity import Actor
+from skerry.server.access.permissions import Action, action_of
+from skerry.server.access.revocation import until_over
+from skerry.server.context import About, Context, Ctx, Sandbox, Who
+from skerry.server.projects.sandboxes import seconds_left
+from skerry.server.streams.agent_connection import Connection, open_agent
+from skerry.server.streams.audit import Trail
+from skerry.server.streams.browser import gone_is_fine
+from skerry.server.streams.gate import Gate, Splice
+from skerry.server.web.guard import Routes
+from skerry.wire import Frame, FrameError, Hello, Type, encode_frame
+
+router = Routes("streams")
+SUBPROTOCOL = "skerry.wire.1"
+BROKEN_PROTOCOL = 1002
+AGENT_GONE = 4503
+REMEMBER = 1.0
+"""Seconds that an answer of the permission table is good for."""
+MOST = 64
+"""Connections of one actor to one sandbox: its agent takes 256 in all, and whoever only looks leaves some to others."""
+_open: Counter[tuple[str, str]] = Counter()
+
+
+@contextmanager
+def _place(actor: Actor, sandbox_id: str) -> Iterator[None]:
+    """Raises QuotaExceeded."""
+    who = (actor.id, sandbox_id)
+    if _open[who] >= MOST:
+        raise QuotaExceeded(f"you have {MOST} connections to this sandbox already", hint="close some, or share one")
+    _open[who] += 1
+    try:
+        yield
+    finally:
+        _open[who] -= 1
+        if not _open[who]:
+            del _open[who]
+
+
+class Rights:
+    """What the actor may do with this sandbox now; asked of the table again and again, since it may be taken away."""
+
+    def __init__(self, context: Context, actor: Actor, subject: Subject) -> None:
+        self._context, self._actor, self._subject = context, actor, subject
+        self._known: dict[Action, tuple[float, bool]] = {}
+
+    def has(self, action: Action) -> bool:
+        now = time.monotonic()
+        until, allowed = self._known.get(action, (0.0, False))
+        if now >= until:
+            allowed = self._context.allows(self._actor, action, self._subject)
+            self._known[action] = (now + REMEMBER, allowed)
+        return allowed
+
+
+@router.websocket("/v1/sandboxes/{sandbox}/wire")
+async def wire(socket: WebSocket, context: Ctx, actor: Who, subject: About, sandbox: Sandbox) -> None:
+    if SUBPROTOCOL not in socket.scope["subprotocols"]:
+        raise InvalidArgument(f"this needs the WebSocket subprotocol {SUBPROTOCOL}")
+    with _place(actor, sandbox.id):
+        async with open_agent(context.provider, sandbox.id) as (hello, agent):
+            await socket.accept(subprotocol=SUBPROTOCOL)
+            trail = Trail(context, actor, subject)
+            with gone_is_fine():
+                async with trail.kept():
+                    code, reason = await _Gateway(context, actor, subject, socket, agent, trail).run(hello)
+                if code:
+                    await socket.close(code, reason)
+
+
+class _Gateway:
+    """Between one socket and one agent. Whichever ends first ends the other."""
+
+    def __init__(
+        self, context: Context, actor: Actor, subject: Subject, socket: WebSocket, agent: Connection, trail: Trail
+    ) -> None:
+        self._context, self._actor, self._subject = context, actor, subject
+        self._socket, self._agent, self._trail = socket, agent, trail
+        assert subject.sandbox_id is not None
+        self._sandbox_id = subject.sandbox_id
+        self._rights = Rights(context, actor, subject)
+        self._gate = Gate(self._allows, longest=limits().max_lifetime)
+        self._splice = Splice()
+        # Keeps what the splice has ordered in that order: a send that waits for room may be overtaken by another.
+        self._sending = anyio.Lock(fast_acquire=True)
+        self._used = {Action.SANDBOX_READ}
+        """What was allowed on this connection: streams that were opened by it may still be there."""
+        self._end = (0, "")
+        self._left: float | None = None
+        """Seconds that the sandbox has still to live, while a message is looked at that may change it."""
+
+    async def run(self, hello: Hello) -> tuple[int, str]:
+        """The code and reason to close the socket with; 0: the client has closed it."""
+        await self._send(encode_frame(0, Type.HELLO, hello.encode()))
+        async with anyio.create_task_group() as tasks:
+
+            async def watch() -> None:
+                self._end = await until_over(self._context, self._actor, self._subject, self._used)
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(watch)
+            tasks.start_soon(self._down, tasks.cancel_scope)
+            await self._up(tasks.cancel_scope)
+        return self._end
+
+    def _allows(self, frame: Frame) -> bool:
+        action = action_of(frame, self._left)
+        if action is None:
+            return False
+        allowed = self._rights.has(action)
+        if allowed:
+            self._used.add(action)
+        if not allowed or action is not Action.SANDBOX_READ:
+            outcome = "ok" if allowed else "PERMISSION_DENIED"
+            self._trail.add(action, f"WIRE {Type(frame.type).name}", outcome)
+        return allowed
+
+    async def _up(self, scope: anyio.CancelScope) -> None:
+        """From the client to the agent."""
+        try:
+            while True:
+                message = await self._socket.receive()
+                if message["type"] == "websocket.disconnect":
+                    break
+                data = message.get("bytes")
+                if data is None:
+                    raise FrameError("text where frames are meant")
+                if not self._rights.has(Action.SANDBOX_DESTROY) and self._gate.announces(Type.LIFE, data):
+                    self._left = seconds_left(await self._context.provider.get(self._sandbox_id))
+                passage = self._gate.feed(data)
+                self._left = None
+                if passage.answer:
+                    async with self._sending:
+                        if answer := self._splice.answer(passage.answer):
+                            await self._send(answer)
+                if passage.opened:
+                    await self._trail.room()
+                if passage.forward:
+                    await self._agent.send(passage.forward)
+        except FrameError as error:
+            self._end = (BROKEN_PROTOCOL, str(error)[:100])
+        except (ConnectionLost, SandboxNotFound) as error:
+            self._end = (AGENT_GONE, error.message[:100])
+        scope.cancel()
+
+    async def _down(self, scope: anyio.CancelScope) -> None:
+        """From the agent to the client."""
+        try:
+            while data := await self._agent.receive():
+                async with self._sending:
+                    await self._send(self._splice.feed(data))
+            self._end = (AGENT_GONE, "the agent closed the connection")
+        except (FrameError, ConnectionLost) as error:
+            self._end = (AGENT_GONE, str(error)[:100])
+        scope.cancel()
+
+    async def _send(self, data: bytes) -> None:
+        await self._socket.send({"type": "websocket.send", "bytes": data})

@@ -1,0 +1,93 @@
+"""What the routes of sandboxes have in common: how they are described, and the sandbox they work with."""
+
+from __future__ import annotations
+
+import functools
+from typing import Annotated, Any
+
+from fastapi import Depends, Response
+from pydantic import BaseModel, create_model
+
+from skerry.core import PermissionDenied, SandboxInfo
+from skerry.sdk import AsyncSandbox
+from skerry.server.access.check import Subject
+from skerry.server.access.identity import Actor
+from skerry.server.access.permissions import SLACK, Action
+from skerry.server.context import About, Context, Ctx, Sandbox, Who
+from skerry.server.projects.sandboxes import seconds_left
+from skerry.server.store import Project
+from skerry.server.web.models.mirror import mirrored, plain
+from skerry.server.web.problems import responses
+
+SANDBOX = "/v1/sandboxes/{sandbox}"
+BINARY = {"type": "string", "format": "binary"}
+
+
+async def _box(context: Ctx, who: Who, about: About, sandbox: Sandbox) -> AsyncSandbox:
+    """Started when it is needed, unless whoever asks may only look."""
+    return await sandbox.use(auto_start=context.allows(who, Action.SANDBOX_WRITE, about))
+
+
+def check_lifetime(context: Context, who: Actor, about: Subject, info: SandboxInfo, seconds: float) -> None:
+    """To let a sandbox end sooner is to destroy it. Raises PermissionDenied for somebody who may not."""
+    if seconds < seconds_left(info) - SLACK and not context.allows(who, Action.SANDBOX_DESTROY, about):
+        raise PermissionDenied(
+            f"{who.name} may not let this sandbox end sooner ({Action.SANDBOX_DESTROY})",
+            hint="ask its maker or an owner of the project",
+        )
+
+
+Box = Annotated[AsyncSandbox, Depends(_box)]
+
+
+def op(
+    summary: str,
+    model: type[BaseModel] | None = None,
+    *,
+    status: int = 200,
+    listed: bool = False,
+    also: dict[str, str] | None = None,
+    raw: str | None = None,
+    sends: str | None = None,
+    problems: tuple[int, ...] = (),
+) -> dict[str, Any]:
+    """The options of a route: what it is called and what it answers.
+
+    `also` are other content types of the answer and what they hold; `raw` is the only one; `sends` is the content type
+    of a request's body that is no JSON.
+    """
+    found: dict[int | str, dict[str, Any]] = responses(*problems)
+    content: dict[str, Any] = {
+        kind: {"schema": {"type": "string", "description": text}} for kind, text in (also or {}).items()
+    }
+    if raw is not None:
+        content[raw] = {"schema": BINARY}
+    if content:
+        found[status] = {"content": content}
+    options: dict[str, Any] = {"summary": summary, "status_code": status, "responses": found}
+    if model is not None:
+        options["response_model"] = _page(model) if listed else model
+    else:
+        options |= {"response_model": None, "response_class": Response}
+    if sends is not None:
+        body = {"required": True, "content": {sends: {"schema": BINARY}}}
+        options["openapi_extra"] = {"requestBody": body}
+    return options
+
+
+@functools.cache
+def _page(model: type[BaseModel]) -> type[BaseModel]:
+    """A part of a list; `cursor` is what to pass for the next part, null at the end."""
+    fields: dict[str, Any] = {"items": (list[model], ...), "cursor": (str | None, ...)}  # type: ignore[valid-type]
+    made: type[BaseModel] = create_model(f"{model.__name__}List", __doc__=_page.__doc__, **fields)
+    return made
+
+
+SandboxModel: type[BaseModel] = create_model(
+    "Sandbox", __base__=mirrored(SandboxInfo), __doc__=SandboxInfo.__doc__, project=(str | None, ...)
+)
+
+
+def shown(project: Project | None, info: SandboxInfo) -> dict[str, Any]:
+    """A sandbox as users see it, with the project it belongs to."""
+    return {**plain(info), "project": None if project is None else project.id}

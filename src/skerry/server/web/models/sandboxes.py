@@ -1,0 +1,228 @@
+"""Requests about sandboxes as a whole."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from skerry.core import InvalidArgument, OnTimeout, Resources, VolumeMount
+from skerry.sdk import MAX_GRACE, GitSource, TarSource
+from skerry.server.web.models.types import Body, Count, Key, Pairs, Path, Seconds, Shown, Size, User, Variables
+
+IMAGE_PREFIX = "docker://"
+
+
+class ResourcesBody(Body):
+    """Limits; null is the default."""
+
+    cpu: Annotated[float, Field(gt=0, le=1e6, examples=[2])] | None = None
+    """Cores."""
+    memory: Size | None = Field(None, examples=["2GB"])
+    disk: Size | None = Field(None, examples=["10GB"])
+    pids: Count | None = None
+    gpu: str | None = None
+
+    def options(self) -> dict[str, float | int | str | None]:
+        return {name: getattr(self, name) for name in Resources.__dataclass_fields__}
+
+
+class VolumeBody(Body):
+    """A volume, or a directory of it, at a path of the sandbox."""
+
+    name: Annotated[str, Field(max_length=128)]
+    path: Path
+    subpath: str = ""
+    read_only: bool = False
+
+    def mount(self) -> VolumeMount:
+        return VolumeMount(name=self.name, path=self.path, subpath=self.subpath, read_only=self.read_only)
+
+
+class GitSourceBody(Body):
+    """A repository that the working directory begins with."""
+
+    git: Annotated[str, Field(max_length=4096, examples=["https://example.com/project.git"])]
+    ref: str | None = None
+    depth: Annotated[int, Field(ge=1, le=1 << 30)] | None = None
+    username: str | None = Field(None, repr=False)  # some services take a token for one
+    password: str | None = Field(None, repr=False)
+
+    def source(self) -> GitSource:
+        return GitSource(url=self.git, ref=self.ref, depth=self.depth, username=self.username, password=self.password)
+
+
+class TarSourceBody(Body):
+    """An archive that the sandbox fetches and unpacks in its working directory."""
+
+    tar: Annotated[str, Field(max_length=4096, pattern="^https://", examples=["https://example.com/project.tar.gz"])]
+    strip: Annotated[int, Field(ge=0, le=1000)] = 0
+
+    def source(self) -> TarSource:
+        return TarSource(location=self.tar, strip=self.strip)
+
+
+VolumesBody = Annotated[list[VolumeBody], Field(max_length=64)] | Annotated[dict[str, str], Field(max_length=64)]
+
+
+class Create(Body):
+    """What a new sandbox is to be; everything may be left away."""
+
+    name: str | None = Field(None, examples=["my-sandbox"])
+    template: str | None = Field(None, examples=["host"])
+    image: str | None = Field(None, examples=["docker://debian:12"])
+    snapshot: str | None = None
+    restore_from: str | None = None
+    source: GitSourceBody | TarSourceBody | None = None
+    language: str | None = None
+    runtime: str | None = None
+    env: Variables | None = None
+    metadata: Pairs | None = None
+    timeout: Seconds | None = None
+    """The longest time it runs, in seconds from its last start."""
+    on_timeout: OnTimeout | None = None
+    """What becomes of it then: `stop` keeps its files. Null: one with a name is stopped, one without is destroyed."""
+    idle_timeout: Seconds | None = None
+    purpose: str = "development"
+    auto_stop: Seconds | None = None
+    auto_archive: Seconds | None = None
+    auto_delete: Seconds | None = None
+    keep_alive: bool | None = None
+    resources: ResourcesBody | None = None
+    volumes: VolumesBody | None = None
+    """Mounts, or volumes' names by the path they are mounted at."""
+    ports: Any = None
+    """No provider has this yet: UNSUPPORTED."""
+    network: str = "none"
+    secrets: Variables | None = Field(None, repr=False)
+    user: User | None = None
+    workdir: Path | None = None
+    labels: Pairs | None = None
+    region: Any = None
+    """No provider has this yet: UNSUPPORTED."""
+    target: Any = None
+    """No provider has this yet: UNSUPPORTED."""
+    isolation: str | None = None
+    encrypted: bool = False
+    build: bool = True
+    """Whether a template that is not built is built first, which can take minutes."""
+
+    def mounts(self) -> list[VolumeMount] | None:
+        if self.volumes is None:
+            return None
+        if isinstance(self.volumes, dict):
+            return [VolumeMount(name=name, path=path) for path, name in self.volumes.items()]
+        return [volume.mount() for volume in self.volumes]
+
+
+def check_image(image: str | None) -> None:
+    """Raises InvalidArgument for a file: those of the server are nobody else's business."""
+    if image is not None and not image.startswith(IMAGE_PREFIX):
+        raise InvalidArgument(f"{image!r} is not an image in a registry", hint=f"{IMAGE_PREFIX}NAME:TAG")
+
+
+class Update(Body):
+    """What is to change; null: nothing."""
+
+    timeout: Seconds | None = None
+    """Its timeout is so many seconds from now; its `on_timeout` stays as it is."""
+
+
+class Limits(Body):
+    """New limits of a sandbox that runs; those not given stay."""
+
+    cpu: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    cpu_percent: Annotated[float, Field(gt=0, le=1e8)] | None = None
+    """100 are one core."""
+    memory: Size | None = None
+    disk: Size | None = None
+    pids: Count | None = None
+
+
+class Stop(Body):
+    timeout: Annotated[float, Field(ge=0, le=MAX_GRACE)] = 10.0
+    """Seconds for its processes to end by themselves."""
+
+
+class Start(Body):
+    key: Key | None = Field(None, repr=False)
+    """What it was archived with."""
+
+
+class Archive(Body):
+    key: Key | None = Field(None, repr=False)
+    """Encrypts the archive; `start` needs it again."""
+
+
+class Restart(Body):
+    env: Variables | None = None
+    resources: ResourcesBody | None = None
+    template: str | None = None
+    timeout: Annotated[float, Field(ge=0, le=MAX_GRACE)] = 10.0
+
+
+class Reset(Body):
+    hard: bool = False
+    """Its files too are again what they were at its creation."""
+
+
+class Copy(Body):
+    """What is to be different in a copy; null: as in the source."""
+
+    env: Variables | None = None
+    resources: ResourcesBody | None = None
+    metadata: Pairs | None = None
+    labels: Pairs | None = None
+    timeout: Seconds | None = None
+    on_timeout: OnTimeout | None = None
+    secrets: bool | Variables = Field(False, repr=False)
+    """Whether it gets the secrets of the source, or what they are instead."""
+
+
+class Clone(Copy):
+    name: str | None = None
+
+
+class Fork(Copy):
+    n: Annotated[int, Field(ge=1, le=1000, examples=[2])]
+
+
+class Checks(Body):
+    """Health checks beside those that are built in: a shell command that must exit with 0, by name."""
+
+    checks: Annotated[dict[str, str], Field(max_length=64)] = Field(default_factory=dict)
+    timeout: Annotated[float, Field(gt=0, le=600)] = 10.0
+
+
+class SnapshotCreate(Body):
+    name: str | None = None
+    description: Annotated[Shown, Field(max_length=4096)] = ""
+
+
+class Restore(Body):
+    snapshot: str
+    """Its id or name."""
+
+
+class Export(Body):
+    key: Key | None = Field(None, repr=False)
+    """Encrypts the state."""
+
+
+class VolumeCreate(Body):
+    name: Annotated[str, Field(max_length=128, examples=["data"])]
+    size: Size | None = None
+    temporary: bool = False
+    encrypted: bool = False
+
+
+class Build(Body):
+    """A template to build: one by its name, one described by YAML, or an image."""
+
+    template: str | None = None
+    yaml: Annotated[str, Field(max_length=900_000)] | None = None
+    image: str | None = None
+    name: str | None = None
+    """What an image is to be known by."""
+    force: bool = False
+    timeout: Annotated[float, Field(gt=0, le=86400)] | None = None

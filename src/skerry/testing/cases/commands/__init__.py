@@ -1,0 +1,1 @@
+"""Cases of commands, processes, terminals and ports."""

@@ -1,0 +1,280 @@
+"""A local file or directory as a tree stream, made by blocking code in a thread."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Collection, Generator, Iterator
+from dataclasses import dataclass, field
+
+from skerry.core import InvalidArgument, Skipped
+from skerry.trees.records import (
+    MAX_CONTENT,
+    MAX_DEPTH,
+    content_head,
+    encode_end,
+    encode_entry,
+    encode_file_end,
+    encode_skipped,
+)
+
+BATCH = 512 * 1024
+MAX_HARD_LINKS = 100_000
+XATTR_BYTES = 100_000
+_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_GONE = (errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.ENXIO)
+_REASONS = {stat.S_IFIFO: "fifo", stat.S_IFSOCK: "socket"}
+
+
+@dataclass
+class Tally:
+    """What has been packed or unpacked so far."""
+
+    entries: int = 0
+    files: int = 0
+    directories: int = 0
+    links: int = 0
+    bytes: int = 0
+    """Of content: holes do not count."""
+    done: int = 0
+    """Sizes of files as far as they have come, holes and all."""
+    xattrs_lost: int = 0
+    skipped: list[Skipped] = field(default_factory=list)
+
+
+@dataclass
+class _Level:
+    fd: int
+    names: Iterator[os.DirEntry[str]]
+    prefix: bytes
+
+
+class Packer:
+    """`batches` gives the stream in pieces of about half a megabyte; `tally` is what they held."""
+
+    def __init__(self, local: str, exclude: Collection[str]) -> None:
+        self.tally = Tally()
+        self._local = local
+        self._exclude = frozenset(exclude)
+        self._first: dict[tuple[int, int], bytes] = {}
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._levels: list[_Level] = []
+
+    def batches(self) -> Generator[bytes, None, None]:
+        """Raises OSError for what cannot be read, InvalidArgument for what is neither a file nor a directory."""
+        try:
+            yield from self._root()
+            while self._levels:
+                level = self._levels[-1]
+                for item in level.names:
+                    if item.name in self._exclude:
+                        self._skip(level.prefix + os.fsencode(item.name), "excluded")
+                        continue
+                    yield from self._item(level, item)
+                    if self._size >= BATCH:
+                        yield self._flush()
+                    if self._levels[-1] is not level:
+                        break
+                else:
+                    os.close(level.fd)
+                    self._levels.pop()
+            self._put(encode_end(self.tally.entries, self.tally.bytes))
+            yield self._flush()
+        finally:
+            for level in self._levels:
+                os.close(level.fd)
+            self._levels.clear()
+
+    def _root(self) -> Iterator[bytes]:
+        info = os.stat(self._local)
+        if stat.S_ISDIR(info.st_mode):
+            fd = os.open(self._local, _DIRECTORY)
+            self._enter(fd, b"")
+        elif stat.S_ISREG(info.st_mode):
+            fd = os.open(self._local, _FILE)
+            yield from self._file(fd, b"")
+        else:
+            raise InvalidArgument(f"{self._local} is neither a file nor a directory")
+
+    def _item(self, level: _Level, item: os.DirEntry[str]) -> Iterator[bytes]:
+        path = level.prefix + os.fsencode(item.name)
+        try:
+            info = item.stat(follow_symlinks=False)
+            kind = stat.S_IFMT(info.st_mode)
+            if kind == stat.S_IFREG:
+                if info.st_nlink > 1 and (first := self._first.get((info.st_dev, info.st_ino))):
+                    self._again(path, info, first)
+                    return
+                fd = os.open(item.name, _FILE | os.O_NOFOLLOW, dir_fd=level.fd)
+            elif kind == stat.S_IFDIR:
+                fd = os.open(item.name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=level.fd)
+            elif kind == stat.S_IFLNK:
+                self._link(path, info, os.fsencode(os.readlink(item.name, dir_fd=level.fd)))
+                return
+            else:
+                self._skip(path, _REASONS.get(kind, "device"))
+                return
+        except OSError as error:
+            if error.errno not in _GONE:
+                raise
+            self._skip(path, "vanished")
+            return
+        if kind == stat.S_IFDIR:
+            self._enter(fd, path)
+        else:
+            yield from self._file(fd, path)
+
+    def _enter(self, fd: int, path: bytes) -> None:
+        if len(self._levels) == MAX_DEPTH:
+            os.close(fd)
+            raise InvalidArgument(f"{self._local} is deeper than {MAX_DEPTH} levels")
+        with contextlib.ExitStack() as undo:
+            undo.callback(os.close, fd)
+            info = os.fstat(fd)
+            with os.scandir(fd) as found:
+                names = iter(sorted(found, key=lambda item: item.name))
+            attributes = self._xattrs(fd)
+            undo.pop_all()
+        self._levels.append(_Level(fd, names, path + b"/" if path else b""))
+        mode = stat.S_IMODE(info.st_mode)
+        self._put(encode_entry(path, b"dir", mode, info.st_mtime_ns, xattrs=attributes))
+        self.tally.entries += 1
+        self.tally.directories += 1
+
+    def _link(self, path: bytes, info: os.stat_result, target: bytes) -> None:
+        mode = stat.S_IMODE(info.st_mode)
+        self._put(encode_entry(path, b"link", mode, info.st_mtime_ns, target=target))
+        self.tally.entries += 1
+        self.tally.links += 1
+
+    def _again(self, path: bytes, info: os.stat_result, first: bytes) -> None:
+        mode = stat.S_IMODE(info.st_mode)
+        self._put(encode_entry(path, b"file", mode, info.st_mtime_ns, info.st_size, same_as=first))
+        self.tally.entries += 1
+        self.tally.files += 1
+
+    def _file(self, fd: int, path: bytes) -> Iterator[bytes]:
+        try:
+            info = os.fstat(fd)
+            if not stat.S_ISREG(info.st_mode):
+                self._skip(path, "vanished")
+                return
+            if info.st_nlink > 1 and path and len(self._first) < MAX_HARD_LINKS:
+                self._first[info.st_dev, info.st_ino] = path
+            size, mode = info.st_size, stat.S_IMODE(info.st_mode)
+            attributes = self._xattrs(fd)
+            self._put(encode_entry(path, b"file", mode, info.st_mtime_ns, size, xattrs=attributes))
+            self.tally.entries += 1
+            self.tally.files += 1
+            if size > MAX_CONTENT or info.st_blocks * 512 < size:
+                yield from self._content(fd, size, sparse=info.st_blocks * 512 < size)
+            else:
+                # A file without a size may still have content, as those of /proc do.
+                data = os.read(fd, size or MAX_CONTENT)
+                if data:
+                    self._put(content_head(0, len(data)))
+                    self._put(data)
+                self._put(encode_file_end(len(data)))
+                self.tally.bytes += len(data)
+                self.tally.done += len(data)
+        finally:
+            os.close(fd)
+
+    def _content(self, fd: int, end: int, *, sparse: bool) -> Iterator[bytes]:
+        """What the file grew by since it was opened is not read: it might never end."""
+        at = last = 0
+        before = self.tally.done
+        while at < end:
+            at, stop = _data_range(fd, at, end) if sparse else (at, end)
+            while at < stop:
+                data = os.pread(fd, min(MAX_CONTENT, stop - at), at)
+                if not data:
+                    end = stop = at
+                    break
+                self._put(content_head(at, len(data)))
+                self._put(data)
+                at = last = at + len(data)
+                self.tally.bytes += len(data)
+                self.tally.done = before + at
+                if self._size >= BATCH:
+                    yield self._flush()
+        size = max(last, min(end, os.fstat(fd).st_size))
+        self._put(encode_file_end(size))
+        self.tally.done = before + size
+
+    def _xattrs(self, fd: int) -> tuple[tuple[bytes, bytes], ...]:
+        try:
+            names = os.listxattr(fd)
+        except OSError:
+            return ()
+        found, room = [], XATTR_BYTES
+        for name in names:
+            if not name.startswith("user."):
+                continue
+            try:
+                pair = (os.fsencode(name), os.getxattr(fd, name))
+            except OSError:
+                pair = (b"", b"")
+            room -= len(pair[0]) + len(pair[1])
+            if not pair[0] or room < 0:
+                self.tally.xattrs_lost += 1
+                continue
+            found.append(pair)
+        return tuple(found)
+
+    def _skip(self, path: bytes, reason: str) -> None:
+        self.tally.skipped.append(Skipped(path=os.fsdecode(path), reason=reason))
+        self._put(encode_skipped(path, reason.encode()))
+
+    def _put(self, data: bytes) -> None:
+        self._parts.append(data)
+        self._size += len(data)
+
+    def _flush(self) -> bytes:
+        batch = b"".join(self._parts)
+        self._parts.clear()
+        self._size = 0
+        return batch
+
+
+def _data_range(fd: int, at: int, end: int) -> tuple[int, int]:
+    """Where the next bytes that are no hole begin and stop."""
+    try:
+        start = os.lseek(fd, at, os.SEEK_DATA)
+        return min(start, end), min(os.lseek(fd, start, os.SEEK_HOLE), end)
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+        return end, end
+
+
+def count_tree(local: str, exclude: Collection[str]) -> int:
+    """The sizes of all files, each inode once."""
+    info = os.stat(local)
+    if not stat.S_ISDIR(info.st_mode):
+        return info.st_size
+    total, waiting = 0, [local]
+    seen: set[tuple[int, int]] = set()
+    while waiting:
+        try:
+            found = os.scandir(waiting.pop())
+        except OSError:
+            continue
+        with found:
+            for item in found:
+                if item.name in exclude:
+                    continue
+                if item.is_dir(follow_symlinks=False):
+                    waiting.append(item.path)
+                elif item.is_file(follow_symlinks=False):
+                    info = item.stat(follow_symlinks=False)
+                    if info.st_nlink > 1 and (info.st_dev, info.st_ino) in seen:
+                        continue
+                    if info.st_nlink > 1 and len(seen) < MAX_HARD_LINKS:
+                        seen.add((info.st_dev, info.st_ino))
+                    total += info.st_size
+    return total

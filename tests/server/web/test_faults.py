@@ -1,0 +1,602 @@
+"""Bad clients, full disks, damaged files: each is refused or survived, and nobody else notices."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import logging
+import os
+import re
+import shutil
+import socket
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import httpx2
+import pytest
+
+from skerry import Sandbox
+from skerry.core.errors import Conflict, Corrupted, DiskFull, InvalidArgument, ProviderUnavailable
+from skerry.server.access.permissions import Role
+from skerry.server.access.secrets import digest
+from skerry.server.run import instance
+from skerry.server.run.logs import JsonLines, Lines
+from skerry.server.run.metrics import Metrics
+from skerry.server.run.serve import first_link, listen
+from skerry.server.settings import Settings, load_settings
+from skerry.server.store import Store, migrations
+from skerry.server.store.backup import back_up, backups, schema_of
+from skerry.server.web import guard
+from tests.server.conftest import Running
+
+
+def raw(server: Running, data: bytes) -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", server.settings.port), timeout=20)
+    connection.sendall(data)
+    return connection
+
+
+@pytest.fixture(scope="module")
+def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A server that waits for nobody."""
+    running = Running(tmp_path_factory.mktemp("strict"), header_timeout=0.5, shutdown_timeout=3.0)
+    yield running
+    running.stop()
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: "])
+def test_a_client_that_does_not_finish_its_request_is_put_out(strict: Running, sent: bytes) -> None:
+    began = time.monotonic()
+    with raw(strict, sent) as connection:
+        assert b"408" in connection.recv(1000)
+        assert connection.recv(1000) == b""
+    assert 0.4 < time.monotonic() - began < 15
+
+
+def test_a_slow_second_request_is_put_out_too(strict: Running) -> None:
+    with raw(strict, b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n") as connection:
+        assert b"200 OK" in connection.recv(4000)
+        connection.sendall(b"GET /hea")
+        assert b"408" in connection.recv(1000)
+
+
+def test_a_head_without_an_end_is_refused(server: Running) -> None:
+    with raw(server, b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n") as connection:
+        told = b""
+        try:
+            for number in range(100):
+                connection.sendall(b"X-%d: %s\r\n" % (number, b"a" * 1000))
+            told = connection.recv(1000)
+        except ConnectionError:
+            told = b"431"  # it has closed while we were talking
+        assert b"431" in told
+
+
+def test_a_body_that_is_too_large_is_refused_unread(server: Running, owner: httpx2.Client) -> None:
+    said = owner.post("/v1/projects", content=b" " * (1 << 20) + b"{}", headers={"content-type": "application/json"})
+    assert (said.status_code, said.json()["code"]) == (413, "TOO_LARGE")
+
+    def endless() -> Iterator[bytes]:
+        for _ in range(64):
+            yield b" " * 65536
+
+    said = owner.post("/v1/projects", content=endless(), headers={"content-type": "application/json"})
+    assert said.status_code == 413
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "BODY_PATIENCE", 0.5)
+    key = server.key("owner")
+    head = f"POST /v1/projects HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {key}\r\nContent-Length: 9\r\n"
+    with raw(server, f"{head}Content-Type: application/json\r\n\r\n{{".encode()) as connection:
+        assert b"504" in connection.recv(4000)
+
+
+def test_nothing_of_a_body_is_read_for_who_may_not_send_it(server: Running) -> None:
+    head = b"POST /v1/projects HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000000\r\n\r\n"
+    with raw(server, head) as connection:
+        assert b"401" in connection.recv(4000)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+        b"POST /v1/session HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"GET /health HTTP/9.9\r\nHost: 127.0.0.1\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    ],
+)
+def test_requests_that_are_none_are_refused(server: Running, request_: bytes) -> None:
+    with raw(server, request_) as connection:
+        assert b" 400 " in connection.recv(4000)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b"{", b"null", b'"x"', b"\xff", b'{"name": 1}', b'{"name": "' + b"[" * 9000]
+)
+def test_nonsense_is_told_apart_from_a_fault(server: Running, owner: httpx2.Client, body: bytes) -> None:
+    said = owner.post("/v1/projects", content=body, headers={"content-type": "application/json"})
+    assert (said.status_code, said.json()["code"]) == (400, "INVALID_ARGUMENT")
+
+
+def test_an_unexpected_fault_is_told_without_details(
+    server: Running, owner: httpx2.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("the secret is 42")
+
+    monkeypatch.setattr(server.context.store.projects, "of_user", broken)
+    said = owner.get("/v1/projects", headers={"x-request-id": "broken-1"})
+    assert (said.status_code, said.json()["code"]) == (500, "INTERNAL")
+    assert said.json()["request_id"] == said.headers["x-request-id"] == "broken-1"
+    assert "42" not in said.text
+
+
+def test_the_server_ends_in_time_with_streams_open(tmp_path: Path) -> None:
+    running = Running(tmp_path / "home", shutdown_timeout=5.0)
+    with running.client_of("owner") as client:
+        headers = {"accept": "text/event-stream"}
+        with client.stream("GET", "/v1/events", headers=headers) as stream:
+            lines = stream.iter_lines()
+            assert next(lines).startswith("retry")
+            began = time.monotonic()
+            threading.Thread(target=running.stop).start()
+            assert [line for line in lines if line.startswith("event")] == []
+            assert time.monotonic() - began < 4
+    running._thread.join(20)
+    assert not running._thread.is_alive()
+
+
+def test_a_request_that_the_end_cuts_off_is_told_so_and_audited(tmp_path: Path) -> None:
+    running = Running(tmp_path / "home", shutdown_timeout=1.0)
+    with running.client_of("owner") as client:
+        box = client.post("/v1/sandboxes", json={}).raise_for_status().json()["id"]
+        try:
+            said: list[httpx2.Response] = []
+            url = f"/v1/sandboxes/{box}/exec"
+            asking = threading.Thread(target=lambda: said.append(client.post(url, json={"command": "sleep 60"})))
+            asking.start()
+            with Sandbox.get(box, provider="local") as beside:
+                while "sleep" not in beside.exec("cat /proc/[0-9]*/comm").stdout:
+                    time.sleep(0.05)
+            running.stop()
+            asking.join(20)
+        finally:
+            Sandbox.get(box, provider="local").destroy()
+    assert (said[0].status_code, said[0].json()["code"]) == (503, "PROVIDER_UNAVAILABLE")
+    store = Store(running.settings.directory)
+    last = store.audit.before(None, limit=1)[0]
+    store.close()
+    assert (last.operation, last.outcome) == ("POST /v1/sandboxes/{sandbox}/exec", "CancelledError")
+
+
+# -- the database
+
+
+def some_store(directory: Path, users: int = 50) -> Path:
+    import anyio
+
+    async def fill() -> None:
+        store = Store(directory)
+        for number in range(users):
+            await store.users.add(f"user{number}", admin=number == 0)
+        store.close()
+
+    anyio.run(fill)
+    return directory / "skerry.db"
+
+
+def test_a_damaged_database_is_refused_with_the_newest_backup_named(tmp_path: Path) -> None:
+    path = some_store(tmp_path)
+    older = back_up(path, target=tmp_path / "backups" / "skerry-20200101T000000Z.db")
+    newest = back_up(path)
+    with open(path, "r+b") as file:
+        file.seek(4096)
+        file.write(b"\xa5" * 20_000)
+    with pytest.raises(Corrupted) as refusal:
+        Store(tmp_path)
+    assert str(newest) in refusal.value.hint and str(older) not in refusal.value.hint
+    path.write_bytes(b"this is no database at all, and longer than a header would be" * 100)
+    with pytest.raises(Corrupted, match="damaged"):
+        Store(tmp_path)
+    path.unlink()
+    newest.rename(path)
+    restored = Store(tmp_path)
+    assert len(restored.users.list()) == 50
+    restored.close()
+
+
+def test_a_database_is_restored_by_what_the_refusal_says(tmp_path: Path) -> None:
+    path, left = some_store(tmp_path, users=20), tmp_path / "left"
+    backup = back_up(path)
+    left.mkdir()
+    open_ = sqlite3.connect(path)
+    open_.execute("PRAGMA wal_autocheckpoint=0")
+    with open_:  # as a server that is killed leaves it: the last changes are in the -wal alone
+        open_.execute("UPDATE users SET name = name || '-' || hex(randomblob(2000))")
+    for file in ("skerry.db", "skerry.db-wal"):
+        shutil.copy(tmp_path / file, left)
+    open_.close()
+    shutil.copytree(tmp_path / "backups", left / "backups")
+    path = left / "skerry.db"
+    with open(path, "r+b") as file:
+        file.seek(4096)
+        file.write(b"\xa5" * (path.stat().st_size - 4096))
+    with pytest.raises(Corrupted) as refusal:
+        Store(left)
+    hint = refusal.value.hint
+    gc.collect()
+    for name in re.findall(r"\S*/skerry\.db(?:-wal|-shm)?(?=,| and | away)", hint):
+        Path(name).unlink(missing_ok=True)
+    shutil.copy(hint.rpartition(" ")[2], path)
+    restored = Store(left)
+    assert {user.name for user in restored.users.list()} == {f"user{number}" for number in range(20)}
+    restored.close()
+    assert backup.name in hint
+
+
+def test_a_backup_taken_while_others_write_is_whole(tmp_path: Path) -> None:
+    path = some_store(tmp_path, users=2000)
+    stop = threading.Event()
+
+    def write() -> None:
+        db = sqlite3.connect(path, timeout=20)
+        number = 0
+        while not stop.is_set():
+            db.execute("INSERT INTO server_secrets VALUES (?, zeroblob(5000))", (f"n{number}",))
+            db.commit()
+            number += 1
+        db.close()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        made = [back_up(path, target=tmp_path / f"copy{number}.db") for number in range(3)]
+    finally:
+        stop.set()
+        writer.join()
+    for copy in made:
+        db = sqlite3.connect(copy)
+        assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        assert db.execute("SELECT count(*) FROM users").fetchone() == (2000,)
+        db.close()
+        assert copy.stat().st_mode & 0o077 == 0
+
+
+def test_only_so_many_backups_are_kept(tmp_path: Path) -> None:
+    path = some_store(tmp_path, users=1)
+    for number in range(5):
+        back_up(path, target=tmp_path / "backups" / f"skerry-2020010{number}T000000Z.db")
+    back_up(path, keep=3)
+    assert len(backups(tmp_path)) == 3
+
+
+def test_restarts_do_not_push_older_backups_out(tmp_path: Path) -> None:
+    directory = tmp_path / "home" / "server"
+    directory.mkdir(parents=True)
+    path = some_store(directory, users=1)
+    older = back_up(path, target=directory / "backups" / "skerry-20200101T000000Z.db")
+    os.utime(older, (1, 1))
+    for _ in range(3):
+        running = Running(tmp_path / "home", backups_kept=2)
+        end = time.monotonic() + 20
+        while len(backups(directory)) < 2 and time.monotonic() < end:
+            time.sleep(0.05)
+        time.sleep(1.1)  # another one would have another name
+        running.stop()
+    assert len(backups(directory)) == 2 and older.exists()
+
+
+def test_nothing_stays_of_a_backup_that_was_killed(tmp_path: Path) -> None:
+    path = some_store(tmp_path, users=1)
+    (tmp_path / "backups").mkdir()
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    for name in (f".skerry-20200101T000000Z.db.{gone.pid}", f".skerry-20200101T000000Z.db.{gone.pid}-journal"):
+        (tmp_path / "backups" / name).write_bytes(b"half")
+    theirs = tmp_path / "backups" / ".skerry-20200101T000000Z.db.1"
+    theirs.write_bytes(b"of one that runs")
+    made = back_up(path)
+    assert set((tmp_path / "backups").iterdir()) == {made, theirs}
+
+
+def test_a_backup_without_room_is_told_as_that(tmp_path: Path, small: Path) -> None:
+    path = some_store(tmp_path, users=1)
+    db = sqlite3.connect(path)
+    with db:
+        db.execute("INSERT INTO server_secrets VALUES ('large', zeroblob(4000000))")
+    db.close()
+    with pytest.raises(DiskFull):
+        back_up(path, target=small / "copy.db")
+    assert list(small.iterdir()) == []
+
+
+def test_a_database_of_a_newer_skerry_is_refused(tmp_path: Path) -> None:
+    path = some_store(tmp_path, users=1)
+    db = sqlite3.connect(path)
+    db.execute("PRAGMA user_version=99")
+    db.close()
+    with pytest.raises(ProviderUnavailable, match="newer") as refusal:
+        Store(tmp_path)
+    assert "backup" not in refusal.value.hint
+    of_before, newest = (tmp_path / "backups" / f"skerry-2020010{number}T000000Z.db" for number in (1, 2))
+    back_up(path, target=newest)
+    shutil.copy(newest, of_before)
+    db = sqlite3.connect(of_before)
+    db.execute("PRAGMA user_version=1")
+    db.close()
+    with pytest.raises(ProviderUnavailable) as refusal:
+        Store(tmp_path)
+    assert str(of_before) in refusal.value.hint and str(newest) not in refusal.value.hint
+
+
+def test_a_database_is_backed_up_before_it_is_migrated(tmp_path: Path) -> None:
+    path = tmp_path / "skerry.db"
+    first = min(file for file in Path(migrations.__path__[0]).iterdir() if file.suffix == ".sql")
+    db = sqlite3.connect(path)
+    db.executescript(f"{first.read_text()}\nPRAGMA user_version=1;")
+    db.execute("INSERT INTO users (id, name, created_at) VALUES ('us-1', 'of before', 1)")
+    db.commit()
+    db.close()
+    store = Store(tmp_path)
+    assert [user.name for user in store.users.list()] == ["of before"]
+    store.close()
+    (before,) = backups(tmp_path)
+    assert (schema_of(before), schema_of(path) > 1) == (1, True)
+    Store(tmp_path).close()
+    assert backups(tmp_path) == [before]
+
+
+def fill_up(path: Path) -> None:
+    with open(path, "wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A directory on a disk of two megabytes."""
+    path = tmp_path / "small"
+    path.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(path)], check=True)
+    yield path
+    gc.collect()  # errors hold statements, statements the file
+    subprocess.run(["umount", str(path)], check=True)
+
+
+def test_a_full_disk_is_told_and_survived(small: Path) -> None:
+    running = Running(small, backups_kept=0)
+    try:
+        with running.client_of("owner") as client:
+            ballast = small / "ballast"
+            with pytest.raises(OSError, match="No space"):
+                fill_up(ballast)
+            said = [client.post("/v1/projects", json={"name": f"{number}" + "x" * 90}) for number in range(100)]
+            refused = [answer for answer in said if answer.status_code != 201]
+            assert refused and {answer.json()["code"] for answer in refused} == {"DISK_FULL"}
+            assert {answer.status_code for answer in refused} == {507}
+            assert client.get("/v1/projects").status_code == 200
+            ballast.unlink()
+            assert client.post("/v1/projects", json={"name": "there is room again"}).status_code == 201
+            made = {answer.json()["id"] for answer in said if answer.status_code == 201}
+            assert made <= {item["id"] for item in client.get("/v1/projects").json()["items"]}
+    finally:
+        running.stop()
+
+
+def test_nothing_stays_of_a_start_without_room(small: Path) -> None:
+    (small / "server").mkdir()
+    with pytest.raises(OSError, match="No space"):
+        fill_up(small / "ballast")
+    with pytest.raises(OSError, match="No space"), instance.claimed(small / "server"):
+        pass
+    assert [file.name for file in (small / "server").iterdir()] == ["lock"]
+
+
+# -- settings, instance, logs
+
+
+def test_who_was_removed_meanwhile_is_a_conflict_and_no_fault(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+
+    async def play() -> None:
+        host, gone = await store.users.add("host", admin=True), await store.users.add("gone")
+        ((project, _),) = store.projects.of_user(host.id)
+        await store.users.remove(gone.id)
+        for late in (
+            store.projects.set_member(project.id, gone.id, Role.READ),
+            store.users.add_link(gone.id, b"hash", lifetime=60),
+            store.users.add_session(gone.id, b"hash", lifetime=60, address=""),
+        ):
+            with pytest.raises(Conflict, match="removed meanwhile"):
+                await late
+        with pytest.raises(Conflict, match="taken by another"):
+            await store.users.add("host")
+
+    anyio.run(play)
+    store.close()
+
+
+def test_settings_come_from_the_file_the_environment_and_flags_in_this_order(tmp_path: Path) -> None:
+    (tmp_path / "server.toml").write_text('port = 1\nhost = "10.0.0.1"\nallowed_hosts = ["a.example"]\nrate = 5\n')
+    environ = {"SKERRY_SERVER_PORT": "2", "SKERRY_SERVER_TLS": "yes", "SKERRY_SERVER_TRUSTED_PROXIES": "10.0.0.2, ::1"}
+    settings, sources = load_settings(flags={"port": 3, "host": None}, environ=environ, home=tmp_path)
+    assert (settings.port, settings.host, settings.tls, settings.rate) == (3, "10.0.0.1", True, 5.0)
+    assert (settings.allowed_hosts, settings.trusted_proxies) == (("a.example",), ("10.0.0.2", "::1"))
+    assert (sources["port"], sources["tls"], sources["host"]) == ("flag", "environment", str(tmp_path / "server.toml"))
+    assert settings.url == "https://10.0.0.1:3"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("prot = 1", "did you mean 'port'"),
+        ("port = 'x'", "port cannot be"),
+        ("port = 1.5", "port cannot be"),
+        ("port = true", "port cannot be"),
+        ("rate = -1", "rate cannot be"),
+        ("rate = nan", "rate cannot be"),
+        ("shutdown_timeout = inf", "shutdown_timeout cannot be"),
+        ("port = inf", "port cannot be"),
+        ("header_timeout = 0", "header_timeout cannot be"),
+        ("public_url = 'skerry.example'", "like https://"),
+        ("public_url = 'https://[skerry'", "like https://"),
+        ("public_url = 'https://skerry.example:x'", "like https://"),
+        ("public_url = 'https://skerry.example/below'", "like https://"),
+        ("log_format = 'xml'", "one of text, json"),
+        ("tls = 'maybe'", "tls cannot be"),
+        ("port =", "cannot be read"),
+        ("tls_cert = 'a'", "belong together"),
+    ],
+)
+def test_wrong_settings_are_refused_with_a_hint(tmp_path: Path, text: str, told: str) -> None:
+    (tmp_path / "server.toml").write_text(text)
+    with pytest.raises(InvalidArgument) as refusal:
+        load_settings(environ={}, home=tmp_path)
+    assert told in f"{refusal.value} {refusal.value.hint}"
+
+
+def test_a_home_has_one_server(tmp_path: Path) -> None:
+    with instance.claimed(tmp_path):
+        instance.announce(tmp_path, "http://127.0.0.1:1", None)
+        found = instance.running_server(tmp_path)
+        assert found is not None and found.url == "http://127.0.0.1:1"
+        with pytest.raises(Conflict, match=r"127\.0\.0\.1:1"), instance.claimed(tmp_path):
+            pass
+    assert instance.running_server(tmp_path) is None
+
+
+def test_who_looks_for_a_server_does_not_keep_one_from_starting(tmp_path: Path) -> None:
+    with instance.claimed(tmp_path):
+        pass
+    program = f"""
+from pathlib import Path
+from skerry.server import instance
+print("looks", flush=True)
+while True:
+    instance.running_server(Path({str(tmp_path)!r}))
+"""
+    looker = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    try:
+        assert looker.stdout is not None and looker.stdout.readline() == b"looks\n"
+        for _ in range(1000):
+            with instance.claimed(tmp_path):
+                pass
+    finally:
+        looker.kill()
+        looker.communicate()
+
+
+def test_logs_are_one_line_each_whatever_somebody_sends() -> None:
+    record = logging.makeLogRecord(
+        {"msg": "GET %s", "args": ("/a\nb\x1b[31m",), "request_id": "x", "levelname": "INFO"}
+    )
+    told = json.loads(JsonLines().format(record))
+    assert (told["message"], told["request_id"], told["level"]) == ("GET /a\nb\x1b[31m", "x", "info")
+    line = Lines().format(record)
+    assert "\n" not in line and "\x1b" not in line and "request_id=x" in line
+
+
+def test_metrics_are_for_administrators_and_in_order(server: Running, owner: httpx2.Client) -> None:
+    assert owner.get("/metrics").status_code == 403
+    with server.client_of("admin") as admin:
+        admin.get("/v1/projects")
+        text = admin.get("/metrics").text
+    lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    assert int(lines['skerry_http_requests_total{method="GET",route="/v1/projects",status="200"}']) >= 1
+    inside = 'skerry_http_request_seconds_bucket{method="GET",route="/v1/projects",le="+Inf"}'
+    assert lines[inside] == lines['skerry_http_request_seconds_count{method="GET",route="/v1/projects"}']
+    assert "skerry_sandboxes" in lines and "skerry_open_requests" in lines
+
+
+def test_counts_are_exact_however_large() -> None:
+    counted = Metrics()
+    for _ in range(1_234_567):
+        counted.request("GET", "/", 200, 0.001)
+    text = counted.text({"bytes": 123456789.0})
+    assert 'skerry_http_request_seconds_count{method="GET",route="/"} 1234567\n' in text
+    assert 'skerry_http_request_seconds_bucket{method="GET",route="/",le="0.005"} 1234567\n' in text
+    assert "skerry_bytes 123456789.0\n" in text
+
+
+def test_requests_are_limited_for_each_who_asks(tmp_path: Path) -> None:
+    running = Running(tmp_path / "home", rate=1.0, burst=20)
+    with running.client_of("eager") as eager, running.client_of("other") as other:
+        codes = [eager.get("/v1/session").status_code for _ in range(30)]
+        assert codes[:20] == [200] * 20 and 429 in codes
+        assert other.get("/v1/session").status_code == 200
+    running.stop()
+
+
+def test_an_address_and_its_port_that_are_taken_are_told(server: Running) -> None:
+    with pytest.raises(ProviderUnavailable, match="cannot be listened at") as refusal:
+        listen(Settings(port=server.settings.port))
+    assert "--port" in refusal.value.hint
+    with pytest.raises(ProviderUnavailable, match="cannot be listened at") as refusal:
+        listen(Settings(host="192.0.2.1"))
+    assert "--host" in refusal.value.hint
+
+
+def test_the_key_of_this_machine_is_that_of_somebody_who_is_an_administrator(tmp_path: Path) -> None:
+    running = Running(tmp_path / "home")
+    try:
+        store, directory = running.context.store, running.settings.directory
+
+        def holder() -> str:
+            link = running.call(lambda: first_link(running.context))
+            user = running.call(lambda: store.users.use_link(digest(link.partition("#")[2])))
+            key = store.keys.check(instance.admin_key(directory) or "")
+            assert key is not None and key.user_id == user.id
+            return str(user.name)
+
+        assert holder() == "admin"
+        before = instance.admin_key(directory)
+        assert holder() == "admin" and instance.admin_key(directory) == before
+        running.call(lambda: store.users.add("other", admin=True))
+        first = store.users.find("admin")
+        running.call(lambda: store.users.change(first.id, admin=False))
+        assert holder() == "other"
+        running.call(lambda: store.users.change(first.id, admin=True, disabled=True))
+        assert holder() == "other"
+    finally:
+        running.stop()
+
+
+def test_one_address_does_not_take_all_connections(tmp_path: Path) -> None:
+    running = Running(tmp_path / "home", max_connections=20, max_connections_per_address=10)
+    place = ("127.0.0.1", running.settings.port)
+    with contextlib.ExitStack() as idle:
+        opened = [idle.enter_context(socket.create_connection(place, timeout=20)) for _ in range(30)]
+        refused = [connection for connection in opened[10:] if b"429" in connection.recv(1000)]
+        assert len(refused) == 20
+        other = idle.enter_context(socket.create_connection(place, timeout=20, source_address=("127.0.0.2", 0)))
+        other.sendall(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        assert b"200 OK" in other.recv(4000)
+    with running.client_of(None) as again:
+        assert again.get("/health").status_code == 200
+    running.stop()
+
+
+def test_so_many_requests_of_one_user_are_under_way_at_once(tmp_path: Path) -> None:
+    running = Running(tmp_path / "home", max_requests=3)
+    streams = {"accept": "text/event-stream"}
+    with running.client_of("eager") as eager, running.client_of("other") as other:
+        with contextlib.ExitStack() as open_:
+            for _ in range(3):
+                open_.enter_context(eager.stream("GET", "/v1/events", headers=streams)).raise_for_status()
+            refused = eager.get("/v1/session")
+            assert (refused.status_code, refused.json()["code"]) == (429, "RATE_LIMITED")
+            assert refused.headers["retry-after"] == "1"
+            assert other.get("/v1/session").status_code == 200
+        end = time.monotonic() + 20
+        while eager.get("/v1/session").status_code != 200:
+            assert time.monotonic() < end
+    running.stop()
