@@ -1,6 +1,6 @@
 """Makes, finds and ends sandboxes on this machine. Blocking; safe from any number of threads and processes.
 
-A sandbox's lock is held for every change of it. What becomes of those that nobody holds is in `sweeping`.
+A sandbox's lock is held for every change of it. What becomes of those that nobody holds is in `sandbox/sweep.py`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from skerry.providers.local.storage.export import States
 from skerry.providers.local.storage.layers import Templates
 from skerry.providers.local.storage.snapshots import Snapshots, snapshots_in
 from skerry.providers.local.storage.volumes import Volumes
-from skerry.wire import LAST_WORDS_LIMIT
+from skerry.wire import LAST_WORDS_LIMIT, LastWords
 
 _WORDS_ROOM = 2 * LAST_WORDS_LIMIT
 """What an agent may take of the disk for its last words."""
@@ -96,6 +96,15 @@ class Engine:
         else:
             self._storage.prepare()  # it may have been unmounted meanwhile
         return self._storage
+
+    def words(self, sandbox_id: str) -> LastWords | None:
+        """What the agent of a sandbox that has ended left; None where it left nothing that makes sense.
+
+        They are in the storage, which nobody has mounted yet when this is the first look after a boot.
+        """
+        with contextlib.suppress(SkerryError, OSError):  # a broken pool: nothing is known of the end
+            _ = self.storage
+        return last_words.read_words(self.store, sandbox_id)
 
     def prepare(self) -> None:
         """Once a process: the directories are there, and what dead processes left is swept."""
@@ -577,8 +586,6 @@ class Engine:
                 self.snapshots.let_go(used)
             if record.spec.volumes:
                 self.volumes.sweep()
-
-    _tear_down = tear_down  # as templates.py calls it
 
     def settle(self, sandbox_id: str) -> None:
         """Sweep a sandbox if its end has come."""

@@ -198,7 +198,7 @@ class Lifecycle:
         if record.slot is None:  # whoever started it may have died before it was noted
             record = dataclasses.replace(record, slot=engine.store.slot_of(record.id))
         # Words of an agent that the record no longer has were heard when it was ended.
-        words = None if record.init is None else last_words.read_words(engine.store, record.id)
+        words = None if record.init is None else engine.words(record.id)
         return last_words.stopped(engine.halt(last_words.with_variables(record, words)), words)
 
     def _start(

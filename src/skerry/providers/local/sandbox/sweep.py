@@ -159,7 +159,7 @@ class Sweeping:
             if record.init is not None and record.state is State.RUNNING:
                 record.init.wait(WORDS_MARGIN)
             return engine.begin(record, "stop", state=State.STOPPING, why="timeout")
-        words = last_words.read_words(self._store, record.id)
+        words = engine.words(record.id)
         if last_words.inactive(record, words) or last_words.timed_out(record, words) or last_words.terminated(words):
             return engine.begin(record, "stop", state=State.STOPPING)
         failed = dataclasses.replace(

@@ -107,7 +107,7 @@ class Templates:
                             raise
                         # Somebody else built the same: theirs is as good.
             finally:
-                engine._tear_down(record)
+                engine.tear_down(record)
 
     def add(self, info: BuiltTemplate) -> BuiltTemplate:
         """Raises Conflict, DiskFull."""
