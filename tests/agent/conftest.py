@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.agent.client import Agent, Connection, wait_until
+from tests.agent.driver.client import Agent, Connection, wait_until
 
 SOURCE = Path(__file__).parents[2] / "agent"
 

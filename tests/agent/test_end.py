@@ -13,8 +13,8 @@ import pytest
 
 from skerry import wire
 from skerry.wire import OpenFlags, Type
-from tests.agent.client import Agent, AgentError, Closed, Connection, pids_with, wait_until
 from tests.agent.conftest import build
+from tests.agent.driver.client import Agent, AgentError, Closed, Connection, pids_with, wait_until
 
 Make = Callable[..., Agent]
 AGES = 60_000
@@ -269,7 +269,6 @@ def test_a_grace_without_an_end_is_refused(agent: Agent) -> None:
     assert connection.sh("echo fine").stdout == b"fine\n"
 
 
-@pytest.mark.counted
 def test_as_the_first_process_it_gives_grace_and_leaves_words(root: Path) -> None:
     prefix = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
     with Agent(build("all"), root, prefix=prefix, words=root / "words") as agent:

@@ -16,8 +16,8 @@ import pytest
 
 from skerry import wire
 from skerry.wire import Type
-from tests.agent.client import Agent, AgentError, Connection, pids_with, wait_until
 from tests.agent.conftest import build
+from tests.agent.driver.client import Agent, AgentError, Connection, pids_with, wait_until
 
 FOREGROUND, STDIN = 1, 2
 STUBBORN = """
@@ -493,7 +493,6 @@ def test_the_agents_memory_cannot_be_read_by_the_user(agent: Agent, connection: 
     assert stat.S_IMODE(os.stat(f"/proc/{agent.process.pid}/environ").st_mode) == 0o400
 
 
-@pytest.mark.counted
 def test_as_the_first_process_it_needs_nothing_but_itself(root: Path) -> None:
     binary, empty = build("all"), root / "empty"
     empty.mkdir()
@@ -515,7 +514,6 @@ def test_as_the_first_process_it_needs_nothing_but_itself(root: Path) -> None:
         assert agent.process.wait(10) == 0
 
 
-@pytest.mark.counted
 def test_as_the_first_process_it_brings_the_loopback_up_and_takes_all_with_it(root: Path) -> None:
     prefix = ["unshare", "--pid", "--fork", "--kill-child", "--net", "--mount-proc"]
     with Agent(build("all"), root, prefix=prefix) as agent:

@@ -16,7 +16,7 @@ import pytest
 
 from skerry import wire
 from skerry.wire import Type
-from tests.agent.client import Agent, AgentError, Connection, let_go, status, trace, wait_until
+from tests.agent.driver.client import Agent, AgentError, Connection, let_go, status, trace, wait_until
 
 APPEND, PARENTS, NEW = 1, 2, 4
 INFO = wire.FileInfoMessage
@@ -242,7 +242,6 @@ def test_temporaries_go_when_the_agent_goes(agent: Agent, connection: Connection
     wait_until(lambda: temps(work) == [])
 
 
-@pytest.mark.counted
 def test_a_full_disk_is_its_own_error(connection: Connection, root: Path) -> None:
     disk = root / "disk"
     disk.mkdir()

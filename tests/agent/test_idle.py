@@ -14,8 +14,8 @@ import pytest
 
 from skerry import wire
 from skerry.wire import OpenFlags, Type
-from tests.agent.client import Agent, AgentError, Connection, pids_with, status, wait_until
 from tests.agent.conftest import build
+from tests.agent.driver.client import Agent, AgentError, Connection, pids_with, status, wait_until
 
 Make = Callable[..., Agent]
 IDLE = 400
@@ -244,7 +244,6 @@ def test_time_in_which_the_sandbox_is_frozen_does_not_count(make_agent: Make) ->
     assert time.monotonic() - thawed > 0.3
 
 
-@pytest.mark.counted
 def test_as_the_first_process_it_ends_too(root: Path) -> None:
     prefix = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
     with Agent(build("all"), root, prefix=prefix, idle_ms=IDLE, words=root / "words") as agent:

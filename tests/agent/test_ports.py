@@ -13,7 +13,7 @@ import pytest
 
 from skerry import wire
 from skerry.wire import Type
-from tests.agent.client import BIG, Agent, AgentError, Connection, wait_until
+from tests.agent.driver.client import BIG, Agent, AgentError, Connection, wait_until
 
 
 def code_of(action: Callable[[], object]) -> str:

@@ -12,7 +12,7 @@ import pytest
 
 from skerry import wire
 from skerry.wire import Type
-from tests.agent.client import BIG, Agent, AgentError, Connection, pids_with, wait_until
+from tests.agent.driver.client import BIG, Agent, AgentError, Connection, pids_with, wait_until
 
 FOREGROUND, STDIN, VIEW = 1, 2, 1
 RING = 1 << 20

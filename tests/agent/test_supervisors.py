@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from skerry import wire
-from tests.agent.client import Agent, Connection, pids_with, state, status, trace, wait_until
+from tests.agent.driver.client import Agent, Connection, pids_with, state, status, trace, wait_until
 
 
 def marker() -> str:

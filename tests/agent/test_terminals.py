@@ -12,7 +12,7 @@ import pytest
 
 from skerry import wire
 from skerry.wire import Frame, Type
-from tests.agent.client import Agent, AgentError, Connection, pids_with, wait_until
+from tests.agent.driver.client import Agent, AgentError, Connection, pids_with, wait_until
 from tests.agent.test_processes import attach, ended
 
 FOREGROUND, TERMINAL, VIEW = 1, 4, 1

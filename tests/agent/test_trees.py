@@ -15,9 +15,9 @@ import pytest
 
 from skerry import wire
 from skerry.wire import Type
-from tests.agent.client import Agent, AgentError, Connection, wait_until
 from tests.agent.conftest import build
-from tests.agent.trees import (
+from tests.agent.driver.client import Agent, AgentError, Connection, wait_until
+from tests.agent.driver.trees import (
     MERGE,
     NEW,
     PARENTS,
@@ -381,7 +381,6 @@ def small_disk(work: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", target], check=True)
 
 
-@pytest.mark.counted
 def test_a_full_disk_is_said_and_leaves_what_was_there(connection: Connection, small_disk: Path) -> None:
     (small_disk / "sub").mkdir(mode=0o777)
     (small_disk / "sub").chmod(0o777)
@@ -396,7 +395,6 @@ def test_a_full_disk_is_said_and_leaves_what_was_there(connection: Connection, s
         assert os.listdir(small_disk / "sub") == []
 
 
-@pytest.mark.counted
 def test_a_mount_point_is_filled_from_inside(connection: Connection, small_disk: Path) -> None:
     (small_disk / "old").write_bytes(b"old")
     os.chown(small_disk / "old", 1000, 1000)

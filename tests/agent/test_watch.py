@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from skerry import wire
-from tests.agent.client import Agent, AgentError, Connection, status, wait_until
-from tests.agent.watching import Change, Watching
+from tests.agent.driver.client import Agent, AgentError, Connection, status, wait_until
+from tests.agent.driver.watching import Change, Watching
 
 
 def code_of(action: Callable[[], object]) -> str:

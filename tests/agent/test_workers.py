@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from skerry import wire
-from tests.agent.client import Agent, AgentError, Connection, let_go, state, status, trace, wait_until
 from tests.agent.conftest import build
+from tests.agent.driver.client import Agent, AgentError, Connection, let_go, state, status, trace, wait_until
 
 INFO = wire.FileInfoMessage
 
@@ -125,7 +125,6 @@ def hung(root: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", path], check=True)
 
 
-@pytest.mark.counted
 def test_a_file_system_that_hangs_holds_back_nobody_else(hasty: Agent, hung: Path) -> None:
     connection = hasty.connect()
     work = Path(os.fsdecode(hasty.workdir))

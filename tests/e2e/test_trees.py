@@ -12,7 +12,7 @@ import pytest
 
 from skerry import Sandbox
 from tests import inventory
-from tests.agent.trees import tree_hash
+from tests.agent.driver.trees import tree_hash
 
 FILES = int(os.environ.get("SKERRY_TEST_FILES", "5000"))
 """`make soak` takes 50,000; the memory must be the same."""

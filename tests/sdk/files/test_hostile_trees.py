@@ -15,8 +15,8 @@ from skerry import AsyncSandbox, Corrupted
 from skerry.trees import records
 from skerry.trees.records import Content, Decoder, End, Entry, FileEnd, TreeError
 from skerry.wire import FINAL, TreeInfo, Type, data_frame, encode_frame
+from tests.agent.driver.trees import entry, file, root
 from tests.agent.test_trees import HOSTILE, HOSTILE_CASES
-from tests.agent.trees import entry, file, root
 from tests.sdk.fake_agent import Connection, FakeProvider
 
 INFO = {"path": b"/x", "type_name": "dir", "size": 0, "mode": 0o755, "uid": 0, "gid": 0, "mtime_ns": 0, "inode": 1}

@@ -23,7 +23,7 @@ from skerry import (
 from skerry.sdk.files import search
 from skerry.trees.records import TreeError
 from skerry.wire import TreeSkipped
-from tests.agent.trees import content, entry, file, file_end, record, root, tree_end
+from tests.agent.driver.trees import content, entry, file, file_end, record, root, tree_end
 from tests.sdk.agent_provider import AgentProvider
 
 

@@ -30,7 +30,7 @@ from skerry import (
 from skerry.sdk.files.files import AsyncFiles
 from skerry.trees.pack import Packer
 from skerry.trees.unpack import Unpacker
-from tests.agent.trees import look
+from tests.agent.driver.trees import look
 from tests.sdk.agent_provider import AgentProvider
 
 

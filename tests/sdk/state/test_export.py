@@ -174,7 +174,7 @@ def test_variables_that_anybody_can_read_are_warned_of(tmp_path: Path) -> None:
         with pytest.warns(SkerryWarning, match="TOKEN") as warned:
             data = sandbox.export_state()
         assert data is not None
-        assert [Path(warning.filename).name for warning in warned] == ["test_states.py"]
+        assert [Path(warning.filename).name for warning in warned] == ["test_export.py"]
         sandbox.export_state(key=KEY)  # a warning would be an error here
         with pytest.raises(SkerryWarning):
             sandbox.export_state(tmp_path / "not-written")
@@ -182,7 +182,7 @@ def test_variables_that_anybody_can_read_are_warned_of(tmp_path: Path) -> None:
         taken = sandbox.snapshots.create()
         with pytest.warns(SkerryWarning, match="TOKEN") as warned:
             sandbox.snapshots.export(taken)
-        assert [Path(warning.filename).name for warning in warned] == ["test_states.py"]
+        assert [Path(warning.filename).name for warning in warned] == ["test_export.py"]
         sandbox.snapshots.delete(taken)
 
 
@@ -190,7 +190,7 @@ async def test_the_warning_is_at_the_line_of_an_async_caller_too() -> None:
     async with await AsyncSandbox.create(env={"TOKEN": "value"}, timeout=300) as sandbox:
         with pytest.warns(SkerryWarning, match="TOKEN") as warned:
             await sandbox.export_state()
-        assert [Path(warning.filename).name for warning in warned] == ["test_states.py"]
+        assert [Path(warning.filename).name for warning in warned] == ["test_export.py"]
 
 
 def test_a_snapshot_is_exported_by_id_name_or_info(sandbox: Sandbox, tmp_path: Path) -> None:

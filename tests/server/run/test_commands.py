@@ -205,7 +205,7 @@ def holding(home: Path) -> Iterator[subprocess.Popen[str]]:
     program = f"""
 import sys, time
 from pathlib import Path
-from skerry.server import instance
+from skerry.server.run import instance
 while True:
     try:
         with instance.claimed(Path({str(home / "server")!r})):
@@ -298,7 +298,7 @@ def test_a_command_that_waits_for_a_server_ends_with_ctrl_c(tmp_path: Path) -> N
 def test_a_backup_that_cannot_be_is_told_as_what_it_is(tmp_path: Path) -> None:
     skerry = Commands(tmp_path / "home")
     assert "(FILE_NOT_FOUND)" in skerry("backup", code=1)
-    from tests.server.web.test_faults import some_store
+    from tests.server.store.test_damage import some_store
 
     (skerry.home / "server").mkdir(mode=0o700)
     some_store(skerry.home / "server", users=1)

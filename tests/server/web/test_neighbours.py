@@ -13,7 +13,7 @@ import pytest
 
 from tests.server.separate import Separate
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300), pytest.mark.alone]  # they measure how long others wait
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300), pytest.mark.serial]  # they measure how long others wait
 
 STUBBORN = "trap '' TERM; echo > ready; while :; do sleep 0.1; done"
 SLOWEST = 1.0

@@ -13,7 +13,7 @@ from typing import Any
 
 from skerry import wire
 from skerry.wire import Type
-from tests.agent.client import BIG, AgentError, Connection
+from tests.agent.driver.client import BIG, AgentError, Connection
 
 ENTRY, CONTENT, FILE_END, SKIPPED, TREE_END = 1, 2, 3, 4, 5
 MERGE, PARENTS, NEW = 1, 2, 4

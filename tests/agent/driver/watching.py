@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from skerry import wire
 from skerry.wire import Type
-from tests.agent.client import BIG, AgentError, Connection
+from tests.agent.driver.client import BIG, AgentError, Connection
 
 
 class Change(NamedTuple):

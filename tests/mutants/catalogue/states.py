@@ -1,0 +1,178 @@
+"""Breakages of snapshots, exports, cold archives and the sweep: what of a sandbox outlives a crash."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+STATES = [
+    # -- local provider: snapshots
+    Mutant(
+        "a snapshot has the secrets",
+        "src/skerry/providers/local/storage/snapshots.py",
+        "if name not in record.spec.secrets}",
+        "if name}",
+        "tests/providers/local/storage/test_snapshots.py::test_secrets_are_in_no_snapshot_and_in_no_copy_unless_asked_for",
+    ),
+    Mutant(
+        "what a copy began with does not count",
+        "src/skerry/providers/local/storage/snapshots.py",
+        "inherited=record.inherited if deep else record.total,",
+        "inherited=0,",
+        "tests/providers/local/storage/test_snapshots.py::test_a_disk_limit_holds_in_a_clone_and_counts_what_it_began_with",
+    ),
+    Mutant(
+        "the sweep takes a snapshot that somebody is about to use",
+        "src/skerry/providers/local/storage/snapshots.py",
+        "                    return None  # somebody is about to use it\n",
+        "                    pass\n",
+        "tests/providers/local/storage/test_snapshots.py::test_a_snapshot_in_use_by_a_create_under_way_is_not_removed",
+    ),
+    Mutant(
+        "a sandbox left frozen stays so",
+        "src/skerry/providers/local/storage/snapshots.py",
+        "        if record.state is State.RUNNING:\n            self._engine.cgroups.thaw(record.id)\n",
+        "",
+        "tests/providers/local/storage/test_snapshots.py::test_a_sandbox_left_frozen_in_the_middle_of_a_snapshot_goes_on",
+    ),
+    # -- states
+    Mutant(
+        "a deleted file with the name of a mark hides its directory",
+        "src/skerry/archive/pack.py",
+        "hides=mark == overlay.OPAQUE",
+        "hides=False",
+        "tests/archive/test_overlay.py::test_a_deleted_name_like_a_mark_hides_that_name_alone[.wh..opq-False]",
+    ),
+    Mutant(
+        "an archive is not read back",
+        "src/skerry/providers/local/sandbox/archive.py",
+        "                archive.verify(on_progress=on_progress)\n",
+        "                assert archive\n",
+        "tests/providers/local/sandbox/test_archive.py::test_an_archive_that_does_not_read_back_is_not_trusted[directory]",
+    ),
+    Mutant(
+        "the record of an archive is not on disk when the files go",
+        "src/skerry/providers/local/engine.py",
+        "        records.write(directory, record, flush=flush)\n",
+        "        records.write(directory, record)\n",
+        "tests/providers/local/sandbox/test_archive.py::test_nothing_is_removed_before_what_takes_its_place_is_on_disk[directory]",
+    ),
+    Mutant(
+        "files that came back are not on disk when their archive goes",
+        "src/skerry/providers/local/sandbox/archive.py",
+        "        flush(upper)\n",
+        "        assert upper\n",
+        "tests/providers/local/sandbox/test_archive.py::test_nothing_is_removed_before_what_takes_its_place_is_on_disk[directory]",
+    ),
+    Mutant(
+        "a tree that is half removed becomes the sandbox's again",
+        "src/skerry/providers/local/sandbox/archive.py",
+        "            record = self._engine.store.read(record.id)\n            if record.pending is not None:",
+        "            if record.pending is not None:",
+        "tests/providers/local/sandbox/test_archive.py::test_a_tree_that_can_only_be_removed_in_part_is_never_taken_for_the_whole[directory-sweep]",
+    ),
+    Mutant(
+        "who dies before an archive is complete loses the files",
+        "src/skerry/providers/local/sandbox/archive.py",
+        "            if record.state is State.ARCHIVED:\n                self._engine.save(record)",
+        "            if record.pending:\n                self._engine.save(record)",
+        "tests/providers/local/sandbox/test_archive.py::test_who_died_at_it_leaves_it_whole[directory-stopped]",
+    ),
+    Mutant(
+        "an export leaves its snapshot",
+        "src/skerry/providers/local/storage/export.py",
+        "            snapshots.release([made.id])\n",
+        "            assert made.id\n",
+        "tests/providers/local/storage/test_export.py::test_a_sandbox_goes_on_while_it_is_exported_and_the_file_is_of_one_moment",
+    ),
+    Mutant(
+        "an import has no disk limit",
+        "src/skerry/providers/local/storage/export.py",
+        "            room = engine.grant(spec).disk or limits().max_disk\n",
+        "            room = (engine.grant(spec).disk or limits().max_disk) + (1 << 40)\n",
+        "tests/providers/local/storage/test_export.py::test_a_bomb_ends_at_the_disk_limit",
+    ),
+    Mutant(
+        "an export writes over its target at once",
+        "src/skerry/sdk/state/export.py",
+        '        if os.path.exists(path) and _is_special(path):\n            with closing(InterruptiblePipe(path, "w")) as special:\n',
+        '        if os.path.exists(path):\n            with closing(open(path, "wb")) as special:\n',
+        "tests/sdk/state/test_export.py::test_a_path_that_cannot_be_is_told_and_a_failure_keeps_what_was_there",
+    ),
+    Mutant(
+        "a sandbox may make btrfs subvolumes",
+        "tools/gen_seccomp.py",
+        "policy.TERMINAL_IOCTLS, refused)",
+        "policy.TERMINAL_IOCTLS, ALLOW)",
+        "tests/providers/local/isolation/test_btrfs.py::test_a_request_to_btrfs_is_refused[user-make a subvolume-/data]",
+    ),
+    Mutant(
+        "a subvolume in a tree keeps it from being removed",
+        "src/skerry/providers/local/storage/pool.py",
+        "                self._remove_nested(path)\n",
+        "",
+        "tests/providers/local/storage/test_storage.py::test_a_tree_goes_with_the_subvolumes_that_somebody_made_in_it",
+    ),
+    Mutant(
+        "a create under a known key prepares a sandbox that was reset",
+        "src/skerry/sdk/templates/setup.py",
+        " or sandbox._info.prepared:",
+        ":",
+        "tests/templates/test_sources.py::test_the_same_create_after_a_reset_fetches_nothing_and_ends_nothing",
+    ),
+    Mutant(
+        "what cannot be swept stops the sweep",
+        "src/skerry/providers/local/sandbox/sweep.py",
+        'tries again: %s", what, error)\n',
+        'tries again: %s", what, error)\n        raise\n',
+        "tests/providers/local/sandbox/test_sweep.py::test_a_tree_that_is_busy_waits_for_the_next_sweep",
+    ),
+    Mutant(
+        "a dead sandbox that could not be ended is never tried again",
+        "src/skerry/providers/local/sandbox/sweep.py",
+        "if record.state is State.FAILED and record.slot is not None:",
+        "if False:",
+        "tests/providers/local/sandbox/test_sweep.py::test_a_sandbox_that_cannot_be_ended_is_not_running_and_in_nobody_s_way",
+    ),
+    Mutant(
+        "a full sandbox has no room to start",
+        "src/skerry/providers/local/storage/pool.py",
+        "        btrfs.set_limit(path, max(limit, btrfs.charged(path)) + _START_ROOM)\n",
+        "",
+        "tests/providers/local/storage/test_storage.py::test_a_sandbox_that_is_full_starts_again_and_can_be_cleared[stop]",
+    ),
+    Mutant(
+        "a sandbox that was started again has no disk limit",
+        "src/skerry/providers/local/storage/pool.py",
+        "        finally:\n            btrfs.set_limit(path, limit)\n",
+        "        finally:\n            pass\n",
+        "tests/providers/local/storage/test_storage.py::test_a_sandbox_that_is_full_starts_again_and_can_be_cleared[stop]",
+    ),
+    Mutant(
+        "a record has its name before it is on disk",
+        "src/skerry/core/atomic_file.py",
+        "            if flush:\n                os.fsync(fd)\n",
+        "",
+        "tests/core/test_atomic_file.py::test_a_file_is_on_disk_before_it_has_its_name_and_the_name_before_the_end",
+    ),
+    Mutant(
+        "a snapshot can be removed while a sandbox is being made from it",
+        "src/skerry/providers/local/storage/snapshots.py",
+        "                fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)\n",
+        "                pass\n",
+        "tests/providers/local/storage/test_snapshots.py::test_what_a_create_under_way_needs_outlives_its_deletion[pool-found]",
+    ),
+    Mutant(
+        "an id that is a path is destroyed",
+        "src/skerry/providers/local/sandbox/folders.py",
+        ' or "/" in sandbox_id or ',
+        " or ",
+        "tests/providers/local/test_local.py::test_an_id_that_is_a_path_destroys_nothing[directory]",
+    ),
+    Mutant(
+        "a runtime outlives who started it",
+        "launcher/launcher.c",
+        "    die_with(plan.parent);\n    execv(",
+        "    execv(",
+        "tests/providers/local/test_local.py::test_the_launcher_and_the_runtime_die_with_who_started_them",
+    ),
+]
