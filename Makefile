@@ -8,7 +8,6 @@ PYTHON := .venv/bin/python
 BIN := src/skerry/_bin
 PYTEST := $(PYTHON) -m pytest
 PYTEST_ARGS ?=
-QUIET := .pytest_cache/quiet
 FUZZ_SECONDS ?= 60
 CRASH_ROUNDS ?= 500
 KEEPING_ROUNDS ?= 200
@@ -67,14 +66,14 @@ test: ## everything that must hold: checks and all tests, with real sandboxes
 	@tools/setup.sh test
 	@$(MAKE) native
 	@$(MAKE) -j2 --output-sync=line check sanitized
-	SKERRY_REQUIRE_REAL=1 tools/run_tests.sh -m "not alone and not quiet" -n 3 --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
-	@# What counts the machine's sandboxes is not disturbed by what makes none.
-	@mkdir -p $(QUIET); \
-	SKERRY_REQUIRE_REAL=skips SKERRY_TEST_CACHE=$(QUIET) tools/run_tests.sh -m quiet $(PYTEST_ARGS) > $(QUIET)/log 2>&1 & beside=$$!; \
-	SKERRY_REQUIRE_REAL=1 tools/run_tests.sh -m alone $(PYTEST_ARGS) || alone=$$?; \
-	wait $$beside || quiet=$$?; \
-	cat $(QUIET)/log; \
-	exit $${alone:-$${quiet:-0}}
+	@$(PYTHON) tools/run_tests.py $(PYTEST_ARGS)
+
+.PHONY: test-all
+test-all: ## also what is longer than a commit should wait for; writes tests/results/test-all.json
+	@tools/setup.sh test
+	@$(MAKE) native
+	@$(MAKE) -j2 --output-sync=line check sanitized
+	@$(PYTHON) tools/run_tests.py --all $(PYTEST_ARGS)
 
 .PHONY: sanitized
 sanitized: # two slow builds, so that no test waits for them
@@ -86,6 +85,7 @@ check: ## lint, format, types, layers, generated files
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m mypy
 	.venv/bin/lint-imports --no-logo
+	$(PYTHON) tools/gen_doors.py --check
 	$(PYTHON) tools/gen_sync.py --check
 	$(PYTHON) docs/reference/generate.py --check
 	@# The brackets keep this line from finding itself.
@@ -97,6 +97,7 @@ check: ## lint, format, types, layers, generated files
 fmt: ## format and fix what can be fixed
 	$(PYTHON) -m ruff check --fix-only --exit-zero .
 	$(PYTHON) -m ruff format .
+	$(PYTHON) tools/gen_doors.py
 	$(PYTHON) tools/gen_sync.py
 	$(PYTHON) docs/reference/generate.py
 

@@ -20,9 +20,20 @@ from pathlib import Path
 import anyio
 
 import skerry
-from skerry.core import errors
-from skerry.core.contract.provider import AGENT_PORT, Channel, Deadlines, Leases, Provider
-from skerry.core.models import Event, Resources, SandboxInfo, SandboxSpec, State, Usage
+from skerry.core import (
+    AGENT_PORT,
+    Channel,
+    Deadlines,
+    Event,
+    Leases,
+    Provider,
+    Resources,
+    SandboxInfo,
+    SandboxSpec,
+    State,
+    Usage,
+    errors,
+)
 from skerry.wire import Boot, Type, encode_frame
 
 AGENT = Path(skerry.__file__).parent / "_bin/agent"

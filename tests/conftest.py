@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 import os
 import shutil
 import subprocess
@@ -17,24 +18,28 @@ import pytest
 REQUIRE_REAL = os.environ.get("SKERRY_REQUIRE_REAL", "")
 """Set by `make test`: a run with a test skipped fails, and with `1` also one without a real sandbox."""
 
-ALONE = ("crash", "e2e", "isolation", "providers", "templates")
-"""Directories whose tests count what the whole machine has, fill it, or take its time."""
-BESIDE = ("templates/test_builtin.py",)
-"""Modules in them that do not: they wait for networks and processes most of the time."""
+ALL = bool(os.environ.get("SKERRY_TEST_ALL"))
+"""Set by `make test-all`: tests marked `long` run too."""
+REPORT = os.environ.get("SKERRY_TEST_REPORT")
+"""Where tools/run_tests.py wants to read what happened."""
 
-QUIET = (
-    *("agent", "archive/test_damage.py", "archive/test_hostile.py", "archive/test_interop.py", "archive/test_keys.py"),
-    *("archive/test_round_trip.py", "bench", "conformance/test_suite.py", "fuzz", "http", "wire"),
+SERIAL = (
+    "e2e",
+    "providers/local/isolation/test_bombs.py",
+    "providers/local/isolation/test_crashes.py",  # the machine's handler of crashes knows processes by their outer number
+    "providers/local/isolation/test_memory.py",
 )
-"""Modules and directories that make no sandbox, no mount and no namespace, but for tests marked `counted`: the others may run
-beside what counts those."""
-LONG = ("templates", "server", "conformance", "cli")
-"""Directories whose modules take long, the longest first."""
+"""Directories and modules whose tests take all of the machine: they run one at a time, after the others."""
+TIMINGS = Path(__file__).with_name("timings.json")
+"""Seconds by module, written by `tools/run_tests.py --record`."""
 
 _created = 0
 _skipped: list[str] = []
 _complaints: list[str] = []
+_leftovers: list[str] = []
 _failed: list[str] = []
+_passed: list[str] = []
+_durations: dict[str, float] = {}
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -54,18 +59,25 @@ def pytest_configure(config: pytest.Config) -> None:
     _count_creates()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """`make test` runs these one at a time, the others several at a time."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what takes the whole machine, leave out what is long, and begin with the modules that take longest."""
     here = Path(__file__).parent
     for item in items:
-        path = item.path.relative_to(here)
-        if path.parts[0] in ALONE and str(path) not in BESIDE:
-            item.add_marker("alone")
-        elif not {str(path), path.parts[0]}.isdisjoint(QUIET) and not item.get_closest_marker("counted"):
-            item.add_marker("quiet")
-    # Those whose modules take longest begin, so that no worker is left with one when the others are done.
-    rank = {name: number for number, name in enumerate(LONG)}
-    items.sort(key=lambda item: rank.get(item.path.relative_to(here).parts[0], len(LONG)))
+        path = str(item.path.relative_to(here))
+        if path.startswith(SERIAL):
+            item.add_marker("serial")
+    if not ALL and not config.option.markexpr.startswith("soak"):
+        left_out = [item for item in items if item.get_closest_marker("long") and not _named(config, item)]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+    seconds = json.loads(TIMINGS.read_text()) if TIMINGS.exists() else {}
+    # The longest first, so that no worker is left with a long one when the others are done.
+    items.sort(key=lambda item: -seconds.get(f"tests/{item.path.relative_to(here)}", 0.0))
+
+
+def _named(config: pytest.Config, item: pytest.Item) -> bool:
+    """Whether the command line asks for this one test."""
+    return any("::" in argument and item.nodeid.startswith(argument) for argument in config.args)
 
 
 def _count_creates() -> None:
@@ -87,6 +99,8 @@ def _count_creates() -> None:
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if report.failed and report.nodeid not in _failed:
         _failed.append(report.nodeid)
+    _passed.extend([report.nodeid] if report.passed and report.when == "call" else [])
+    _durations[report.nodeid] = _durations.get(report.nodeid, 0.0) + report.duration
     if report.skipped and not hasattr(report, "wasxfail") and "may_skip" not in report.keywords:
         _skipped.append(report.nodeid)
 
@@ -102,7 +116,7 @@ def pytest_testnodedown(node: Any, error: object) -> None:
     global _created
     output = getattr(node, "workeroutput", {})
     _created += output.get("created", 0)
-    _complaints.extend(output.get("complaints", ()))
+    _leftovers.extend(output.get("leftovers", ()))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -110,21 +124,27 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     worker = getattr(session.config, "workeroutput", None)
     left = _destroy_left()
     if left:
-        _complaints.append(f"the tests left {len(left)} sandboxes behind: {', '.join(left)}")
+        _leftovers.append(f"the tests left {len(left)} sandboxes behind: {', '.join(left)}")
     if worker is not None:
         worker["created"] = _created
-        worker["complaints"] = _complaints
+        worker["leftovers"] = _leftovers
         return
-    proves = True
     if REQUIRE_REAL and not session.config.option.collectonly:
         if not _created and REQUIRE_REAL == "1":
             _complaints.append("no real sandbox ran, so this run proves nothing")
         if _skipped:
             _complaints.append("skipped without the mark may_skip: " + ", ".join(_skipped))
-        proves = not _skipped and (bool(_created) or REQUIRE_REAL != "1")
-    # For tools/run_tests.sh: what it may try once more. A test that failed may have left its sandbox.
-    if (cache := getattr(session.config, "cache", None)) is not None:
-        cache.set("skerry/again", _failed if proves else [])
+    if not _failed:  # a test that failed may have left its sandbox
+        _complaints.extend(_leftovers)
+    if REPORT:
+        report = {
+            "passed": len(_passed),
+            "failed": _failed,
+            "complaints": _complaints,
+            "created": _created,
+            "durations": _durations,
+        }
+        Path(REPORT).write_text(json.dumps(report))
     if _complaints and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

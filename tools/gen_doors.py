@@ -42,7 +42,9 @@ def generate(path: Path) -> str:
     if twice or shadowed:
         raise SystemExit(f"{path}: twice, or a module too: {', '.join(sorted(twice | shadowed))}")
     table = "".join(f"    {module!r}: {' '.join(found)!r},\n" for module, found in modules.items())
-    text = f"{head}{MARK}__getattr__ = lazy(__name__, {{\n{table}}})\n__all__ = {sorted(names + constants)!r}\n"
+    text = (
+        f"{head}{MARK}__getattr__, __dir__ = lazy(__name__, {{\n{table}}})\n__all__ = {sorted(names + constants)!r}\n"
+    )
     where = ["--config", str(ROOT / "pyproject.toml"), "--stdin-filename", str(path)]
     for command in (["check", "--fix", "--select", "I,RUF022", "--exit-zero", "-q"], ["format", "-q"]):
         done = subprocess.run(

@@ -1,6 +1,6 @@
 """`python -m skerry` is the command line."""
 
-from skerry.cli import main
+from skerry.cli.main import main
 
 if __name__ == "__main__":
     main()

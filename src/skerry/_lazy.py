@@ -7,8 +7,8 @@ import sys
 from collections.abc import Callable, Mapping
 
 
-def lazy(package: str, modules: Mapping[str, str]) -> Callable[[str], object]:
-    """The `__getattr__` of a package: `modules` names, by module inside it, what each one provides."""
+def lazy(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+    """The `__getattr__` and `__dir__` of a package: `modules` names, by module inside it, what each one provides."""
     homes = {name: module for module, names in modules.items() for name in names.split()}
 
     def get(name: str) -> object:
@@ -19,4 +19,4 @@ def lazy(package: str, modules: Mapping[str, str]) -> Callable[[str], object]:
         setattr(sys.modules[package], name, value)
         return value
 
-    return get
+    return get, lambda: sorted(sys.modules[package].__all__)

@@ -12,10 +12,9 @@ import pytest
 import zstandard
 
 from skerry.archive import Limits, open_archive
-from skerry.archive.format import MAX_PAX
 from skerry.core.errors import Corrupted, InvalidArgument, QuotaExceeded, Unsupported
 from skerry.trees import tar
-from skerry.trees.tar import Member
+from skerry.trees.tar import MAX_PAX, Member
 from tests.archive.trees import ROOT, Part, compress, decompress, file, forge, fresh, is_empty, unpack
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from skerry.testing import SUITES, cases
+from skerry.testing import SUITES, cases_of
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs/reference"
@@ -105,7 +105,7 @@ def test_a_provider_that_hangs_fails_too(tmp_path: Path) -> None:
 
 
 def test_there_are_at_least_150_cases_and_each_says_what_it_shows() -> None:
-    everything = [(suite.title, name, line) for suite in SUITES for name, line in cases(suite).items()]
+    everything = [(suite.title, name, line) for suite in SUITES for name, line in cases_of(suite).items()]
     assert len(everything) >= 150
     assert [case for case in everything if not case[2]] == []
     assert len({suite.title for suite in SUITES}) == len(SUITES)
@@ -122,7 +122,7 @@ def test_every_class_is_exported_with_its_docstring() -> None:
 @pytest.mark.parametrize("provider", ["local", "memory", "remote"])
 def test_the_recorded_results_are_of_this_suite(provider: str) -> None:
     recorded = json.loads((REFERENCE / f"conformance-{provider}.json").read_text())
-    now = {suite.title: len(cases(suite)) for suite in SUITES}
+    now = {suite.title: len(cases_of(suite)) for suite in SUITES}
     assert {entry["suite"]: entry["cases"] for entry in recorded["classes"]} == now, "run `make conformance`"
     assert recorded["failed"] == 0
 
@@ -131,7 +131,7 @@ def test_every_class_and_case_is_in_the_reference() -> None:
     page = (REFERENCE / "conformance.md").read_text()
     for suite in SUITES:
         assert f"## {suite.title}" in page
-        for name in cases(suite):
+        for name in cases_of(suite):
             assert f"`{name}`" in page
 
 

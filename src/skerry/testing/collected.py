@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from skerry.core import Provider
-from skerry.testing import SUITES, Conformance
+from skerry.testing.cases.base import Conformance
+from skerry.testing.suites import SUITES
 
 PROVIDER = pytest.StashKey[Provider]()
 OPTIONS = pytest.StashKey[dict[str, Any]]()

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from skerry.core import InvalidArgument, Provider
-from skerry.testing import SUITES, cases, collected
+from skerry.testing import collected
+from skerry.testing.suites import SUITES, cases_of
 
 
 @dataclass
@@ -57,7 +58,7 @@ def run_suite(
         raise KeyboardInterrupt
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         raise RuntimeError(f"pytest could not run the suite: {code!r}")
-    return [plugin.count(suite.title, cases(suite), collected.name(suite)) for suite in chosen]
+    return [plugin.count(suite.title, cases_of(suite), collected.name(suite)) for suite in chosen]
 
 
 class _Plugin:

@@ -33,13 +33,13 @@ else:
 """
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def sandbox() -> Iterator[Sandbox]:
     with Sandbox.create(timeout=1800) as sandbox:
         yield sandbox
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def neighbour() -> Iterator[Sandbox]:
     """A second sandbox that nothing done in the first may reach or hurt."""
     with Sandbox.create(timeout=1800) as sandbox:
