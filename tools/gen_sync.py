@@ -30,8 +30,11 @@ MODULES = (
     "state.snapshots",
     "templates.templates",
     "state.volumes",
+    "state.verbs",
     "sandbox",
 )
+PARTS = ("state.verbs",)
+"""Modules among these with a class that others derive from: what it has is in their blocking class too."""
 TARGET = PACKAGE / "blocking/_sync.py"
 HEADER = """\
 \"\"\"The blocking API.
@@ -76,6 +79,12 @@ class Generator:
 
     def __init__(self) -> None:
         self.trees = {name: ast.parse(_path(name).read_text()) for name in MODULES}
+        self.parts = {
+            node.name: node
+            for name in PARTS
+            for node in self.trees[name].body
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("Async")
+        }
         self.handles = [node.name for tree in self.trees.values() for node in self.classes(tree)]
         self.names = {name: name.removeprefix("Async") for name in self.handles} | WORDS
 
@@ -100,7 +109,8 @@ class Generator:
         for module, tree in self.trees.items():
             room, _, name = f"skerry.sdk.{module}".rpartition(".")
             lines.append(f"from {room} import {name} as _{name}")
-            for node in tree.body:
+            guarded = [item for node in tree.body if isinstance(node, ast.If) for item in node.body]
+            for node in [*tree.body, *guarded]:
                 if isinstance(node, ast.ImportFrom) and node.module not in ("__future__", "skerry.wire"):
                     kept = [name for name in node.names if name.name not in self.handles]
                     if kept:
@@ -127,7 +137,10 @@ class Generator:
                 '        return repr(self._inner).replace("<Async", "<", 1)',
                 "",
             ]
-        for item in node.body:
+        own = {item.name for item in node.body if isinstance(item, Function)}
+        parts = [part for base in node.bases if (part := self.parts.get(ast.unparse(base)))]
+        inherited = [item for part in parts for item in part.body if getattr(item, "name", None) not in own]
+        for item in [*node.body, *inherited]:
             if isinstance(item, Function) and self.public(item.name):
                 lines += self.method(module, node, item)
         return [*lines, ""]
@@ -215,6 +228,7 @@ class Generator:
         parts = [self.given(item) for item in plain]
         parts += [f"*{node.args.vararg.arg}"] if node.args.vararg else []
         parts += [f"{item.arg}={item.arg}" for item in node.args.kwonlyargs]
+        parts += [f"**{node.args.kwarg.arg}"] if node.args.kwarg else []
         return ", ".join(parts)
 
     def given(self, argument: ast.arg) -> str:

@@ -73,6 +73,12 @@ FIRST = (
     "Templates",
     "Volumes",
 )
+OPTIONS = {
+    "sdk/create.py": ("CreateOptions", "BeginningOptions"),
+    "sdk/options.py": ("SpecOptions",),
+    "sdk/commands/request.py": ("ExecOptions", "CommandOptions", "PlaceOptions"),
+    "sdk/state/clone.py": ("CopyOptions",),
+}
 MODELS = {
     "core/models.py": None,  # all of them
     "sdk/sandbox.py": ("SandboxStatus", "SandboxPage"),
@@ -116,6 +122,13 @@ def api() -> Iterator[str]:
         for member in node.body:
             if isinstance(member, ast.FunctionDef) and not member.name.startswith("_"):
                 yield _method(node.name, member)
+    yield "\n## Options\n"
+    for path, names in OPTIONS.items():
+        for node in _classes(path):
+            if node.name in names:
+                yield _model(node)
+                bases = [ast.unparse(base) for base in node.bases if ast.unparse(base) != "TypedDict"]
+                yield "".join(f"- and all of [`{name}`](#{name.lower()})\n" for name in bases)
     yield "\n## Data\n"
     for path, names in MODELS.items():
         for node in _classes(path):
@@ -154,6 +167,8 @@ def _arguments(arguments: ast.arguments) -> Iterator[str]:
         yield "*"
     for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
         yield _argument(argument, default)
+    if arguments.kwarg:
+        yield f"**{ast.unparse(arguments.kwarg)}"
 
 
 def _argument(argument: ast.arg, default: ast.expr | None) -> str:

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Unpack
 
-from skerry.core import CodeResult, ExecResult, OnTimeout, Provider, SandboxInfo, SnapshotInfo, VolumeInfo, registry
+from skerry.core import CodeResult, ExecResult, Provider, SandboxInfo, SnapshotInfo, VolumeInfo, registry
 from skerry.http import Api, Login, find_login
 from skerry.sdk import (
     BytesCallback,
     Command,
+    CreateOptions,
+    ExecOptions,
     LogCallback,
-    ResourceOptions,
     Sandbox,
     SandboxPage,
-    TextCallback,
-    VolumeOptions,
     Volumes,
 )
 
@@ -51,42 +51,9 @@ def create_client(
     return SandboxClient(registry.factory("remote")(login.url, api_key=login.key, project=login.project), login)
 
 
-def create_sandbox(
-    client: SandboxClient,
-    *,
-    name: str | None = None,
-    template: str | None = None,
-    language: str | None = None,
-    snapshot: str | None = None,
-    env: Mapping[str, str] | None = None,
-    labels: Mapping[str, str] | None = None,
-    resources: ResourceOptions | None = None,
-    volumes: VolumeOptions | None = None,
-    timeout: float | None = None,
-    on_timeout: OnTimeout | None = None,
-    auto_stop: float | None = None,
-    auto_archive: float | None = None,
-    auto_delete: float | None = None,
-    on_log: TextCallback | None = None,
-) -> Sandbox:
-    """As `Sandbox.create`, which has more options."""
-    return Sandbox.create(
-        client.provider,
-        name=name,
-        template=template,
-        language=language,
-        snapshot=snapshot,
-        env=env,
-        labels=labels,
-        resources=resources,
-        volumes=volumes,
-        timeout=timeout,
-        on_timeout=on_timeout,
-        auto_stop=auto_stop,
-        auto_archive=auto_archive,
-        auto_delete=auto_delete,
-        on_log=on_log,
-    )
+def create_sandbox(client: SandboxClient, **options: Unpack[CreateOptions]) -> Sandbox:
+    """As `Sandbox.create`, with the same options."""
+    return Sandbox.create(client.provider, **options)
 
 
 def get_sandbox(client: SandboxClient, id_or_name: str) -> Sandbox:
@@ -119,15 +86,8 @@ def delete_sandbox(sandbox: Sandbox) -> None:
     sandbox.destroy()
 
 
-def execute_command(
-    sandbox: Sandbox,
-    command: Command,
-    *,
-    cwd: str | None = None,
-    env: Mapping[str, str] | None = None,
-    timeout: float | None = None,
-) -> ExecResult:
-    return sandbox.exec(command, cwd=cwd, env=env, timeout=timeout)
+def execute_command(sandbox: Sandbox, command: Command, **options: Unpack[ExecOptions]) -> ExecResult:
+    return sandbox.exec(command, **options)
 
 
 def code_run(

@@ -20,7 +20,9 @@ from skerry import (
     VolumeInfo,
     VolumeMount,
 )
+from skerry.sdk import CreateOptions
 from skerry.sdk.options import check_volumes
+from skerry.server.web.models.sandboxes import Create
 from skerry.wire import FileInfoMessage, Stat, Type
 from tests.sdk.fake_agent import Connection, FakeProvider, reply
 
@@ -356,3 +358,19 @@ def test_a_multiple_of_the_granted_limits_can_be_asked_for() -> None:
         assert (sandbox.config.resources.memory, sandbox.info().resources.memory) == (granted * 2, granted * 2)
         sandbox.set_limits(memory=granted)
         assert sandbox.config.resources.memory == granted
+
+
+def test_an_option_that_does_not_exist_is_refused_with_the_nearest() -> None:
+    with pytest.raises(TypeError, match="'nme'; did you mean 'name'"):
+        Sandbox.create(nme="x")  # type: ignore[call-arg]
+
+
+def test_every_option_of_create_is_one_of_the_server_or_cannot_be() -> None:
+    """What the body of a request leaves out is a Python object, or has another place in a request."""
+    left_out = set(CreateOptions.__optional_keys__) - set(Create.model_fields)
+    assert left_out == {
+        *("import_state", "key", "idempotency_key"),
+        *("instructions", "auto_start", "on_event", "on_log", "on_progress", "options"),
+    }
+    assert not set(Create.model_fields) - set(CreateOptions.__optional_keys__)
+    assert all(field.description for field in Create.model_fields.values())

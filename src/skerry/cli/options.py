@@ -66,6 +66,13 @@ Disk = Annotated[str | None, typer.Option("--disk", metavar="SIZE", help="What i
 Snapshot = Annotated[
     str | None, typer.Option("--snapshot", metavar="SNAPSHOT", help="Begin with this one, by its id or name.")
 ]
+AutoStop = Annotated[
+    float | None, typer.Option("--auto-stop", metavar="S", help="Stop it after this many seconds without work in it.")
+]
+AutoDelete = Annotated[
+    float | None,
+    typer.Option("--auto-delete", metavar="S", help="Destroy it after this many seconds without work in it."),
+]
 Volume = Annotated[
     list[str] | None,
     typer.Option("--volume", "-v", metavar="NAME:PATH[:SUBPATH][:ro]", help="Mount a volume at PATH. Repeatable."),

@@ -32,7 +32,17 @@ if TYPE_CHECKING:
     from skerry.sdk.commands.env import AsyncEnv
     from skerry.sdk.commands.exec_stream import AsyncExecStream
     from skerry.sdk.commands.output import OUTPUT_LIMIT, OutputChunk, ProcessOutput, TerminalChunk, TerminalOutput
-    from skerry.sdk.commands.request import BytesCallback, Command, TextCallback, check_user, encode_env
+    from skerry.sdk.commands.request import (
+        BytesCallback,
+        Command,
+        CommandOptions,
+        ExecOptions,
+        PlaceOptions,
+        TextCallback,
+        check_user,
+        encode_env,
+    )
+    from skerry.sdk.create import DEFAULTS, CreateOptions
     from skerry.sdk.events import EventCallback, EventType
     from skerry.sdk.files.files import AsyncFiles
     from skerry.sdk.files.search import Replacement, SearchMatch, SearchResult
@@ -45,9 +55,9 @@ if TYPE_CHECKING:
     from skerry.sdk.listing import SandboxPage, SandboxStatus, select_sandboxes
     from skerry.sdk.options import (
         ResourceOptions,
+        SpecOptions,
         VolumeOptions,
         build_spec,
-        check_idle,
         check_lifetime,
         check_resources,
         check_text,
@@ -56,6 +66,7 @@ if TYPE_CHECKING:
     from skerry.sdk.processes.process import AsyncProcess
     from skerry.sdk.processes.processes import AsyncProcesses
     from skerry.sdk.sandbox import AsyncForkResult, AsyncSandbox
+    from skerry.sdk.state.clone import CopyOptions
     from skerry.sdk.state.export import env_warning, export, portable
     from skerry.sdk.state.lifecycle import MAX_GRACE, archivable, check_grace, pausable, stoppable
     from skerry.sdk.state.snapshots import (
@@ -82,7 +93,8 @@ __getattr__, __dir__ = lazy(
         "commands.env": "AsyncEnv",
         "commands.exec_stream": "AsyncExecStream",
         "commands.output": "OUTPUT_LIMIT OutputChunk ProcessOutput TerminalChunk TerminalOutput",
-        "commands.request": "BytesCallback Command TextCallback check_user encode_env",
+        "commands.request": "BytesCallback Command CommandOptions ExecOptions PlaceOptions TextCallback check_user encode_env",
+        "create": "DEFAULTS CreateOptions",
         "events": "EventCallback EventType",
         "files.files": "AsyncFiles",
         "files.search": "Replacement SearchMatch SearchResult",
@@ -93,11 +105,12 @@ __getattr__, __dir__ = lazy(
         "health": "Health HealthCheck HealthReport",
         "instructions": "InstructionsContext",
         "listing": "SandboxPage SandboxStatus select_sandboxes",
-        "options": "ResourceOptions VolumeOptions build_spec check_idle check_lifetime check_resources check_text",
+        "options": "ResourceOptions SpecOptions VolumeOptions build_spec check_lifetime check_resources check_text",
         "ports.ports": "AsyncConnection AsyncForward AsyncPorts",
         "processes.process": "AsyncProcess",
         "processes.processes": "AsyncProcesses",
         "sandbox": "AsyncForkResult AsyncSandbox",
+        "state.clone": "CopyOptions",
         "state.export": "env_warning export portable",
         "state.lifecycle": "MAX_GRACE archivable check_grace pausable stoppable",
         "state.snapshots": "AsyncSandboxSnapshots AsyncSnapshots LogCallback SnapshotNode snapshot_trees",
@@ -112,6 +125,7 @@ __getattr__, __dir__ = lazy(
 )
 __all__ = [
     "BUILD_TIMEOUT",
+    "DEFAULTS",
     "MAX_GRACE",
     "OUTPUT_LIMIT",
     "AsyncConnection",
@@ -136,10 +150,14 @@ __all__ = [
     "BuildProgress",
     "BytesCallback",
     "Command",
+    "CommandOptions",
     "Connection",
+    "CopyOptions",
+    "CreateOptions",
     "Env",
     "EventCallback",
     "EventType",
+    "ExecOptions",
     "ExecStream",
     "Files",
     "ForkResult",
@@ -156,6 +174,7 @@ __all__ = [
     "InstructionsContext",
     "LogCallback",
     "OutputChunk",
+    "PlaceOptions",
     "Ports",
     "Process",
     "ProcessOutput",
@@ -171,6 +190,7 @@ __all__ = [
     "SearchResult",
     "SnapshotNode",
     "Snapshots",
+    "SpecOptions",
     "TarSource",
     "Templates",
     "Terminal",
@@ -185,7 +205,6 @@ __all__ = [
     "archivable",
     "build_spec",
     "check_grace",
-    "check_idle",
     "check_lifetime",
     "check_resources",
     "check_text",

@@ -7,7 +7,7 @@ import difflib
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
-from typing import Literal, cast, get_args
+from typing import Literal, TypedDict, Unpack, cast, get_args
 
 from skerry.core import (
     NAME,
@@ -27,7 +27,7 @@ from skerry.core import (
     limits,
     parse_size,
 )
-from skerry.sdk.commands.request import check_user, check_whole, encode_env, encode_path
+from skerry.sdk.commands.request import SandboxPath, check_user, check_whole, encode_env, encode_path
 
 Network = Literal["none", "open"]
 ResourceOptions = Resources | Mapping[str, float | int | str | None]
@@ -39,6 +39,52 @@ VolumeOptions = Mapping[str, str | VolumeInfo | VolumeMount] | Iterable[VolumeMo
 MAX_PAIRS = 256
 
 
+class SpecOptions(TypedDict, total=False):
+    """The options of `create` that say what a sandbox is; a provider is asked for a `SandboxSpec` made of them."""
+
+    name: str | None
+    """Unique among your sandboxes."""
+    env: Mapping[str, str] | None
+    """Variables that every command gets."""
+    secrets: Mapping[str, str] | None
+    """Variables as `env`, but of this sandbox alone: no copy, snapshot or export has them."""
+    metadata: Mapping[str, str] | None
+    """Your own notes, which `list` can select by."""
+    labels: Mapping[str, str] | None
+    """The same, for programs."""
+    timeout: float | None
+    """The longest time it runs, in seconds from its last start."""
+    on_timeout: OnTimeout | None
+    """What happens then: "stop" keeps its files, and the next call or `start` begins a new `timeout`; "destroy" removes
+    it; "pause" freezes it, where the provider can. None: a sandbox with a name is stopped, one without is destroyed."""
+    auto_stop: float | None
+    """Stop it after this many seconds without work in it."""
+    idle_timeout: float | None
+    """The same as `auto_stop`."""
+    auto_archive: float | None
+    """Archive it after this many seconds without work, counted from the same moment as `auto_stop`."""
+    auto_delete: float | None
+    """Destroy it after this many seconds without work, counted from the same moment as `auto_stop`."""
+    keep_alive: bool | None
+    """True: none of these is wanted."""
+    purpose: str
+    """What it is for: "development" unless given."""
+    resources: ResourceOptions | None
+    """Limits: cpu, memory, disk, pids."""
+    volumes: VolumeOptions | None
+    """Volumes that exist, by the path they are mounted at, or a list of `VolumeMount`."""
+    network: str
+    """Either "none" or "open", which reaches public addresses."""
+    user: str | None
+    """The user that commands run as."""
+    workdir: SandboxPath | None
+    """The directory that commands run in. One that is not there is made and belongs to the user."""
+    idempotency_key: str | None
+    """The same call again with the same key returns the same sandbox."""
+    isolation: str | None
+    """The isolation level that is demanded."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Idle:
     """After how many seconds without work a sandbox is stopped, archived, deleted; None: never."""
@@ -48,26 +94,20 @@ class Idle:
     delete: float | None
 
 
-def check_idle(
-    *,
-    auto_stop: float | None,
-    idle_timeout: float | None,
-    auto_archive: float | None,
-    auto_delete: float | None,
-    keep_alive: bool | None,
-) -> Idle:
+def check_idle(given: SpecOptions) -> Idle:
     """Raises InvalidArgument."""
+    keep_alive = given.get("keep_alive")
     if keep_alive is not None and not isinstance(keep_alive, bool):
         raise InvalidArgument(f"keep_alive must be True or False, not {keep_alive!r}")
-    if auto_stop is not None and idle_timeout is not None:
+    if given.get("auto_stop") is not None and given.get("idle_timeout") is not None:
         raise InvalidArgument("auto_stop and idle_timeout are the same: give one of them")
-    given = {
-        "auto_stop": auto_stop,
-        "idle_timeout": idle_timeout,
-        "auto_archive": auto_archive,
-        "auto_delete": auto_delete,
+    times = {
+        "auto_stop": given.get("auto_stop"),
+        "idle_timeout": given.get("idle_timeout"),
+        "auto_archive": given.get("auto_archive"),
+        "auto_delete": given.get("auto_delete"),
     }
-    found = {name: check_seconds(value, name) for name, value in given.items() if value is not None}
+    found = {name: check_seconds(value, name) for name, value in times.items() if value is not None}
     if keep_alive and found:
         raise InvalidArgument(f"keep_alive and {next(iter(found))} contradict each other")
     stop = found.get("auto_stop", found.get("idle_timeout"))
@@ -82,50 +122,37 @@ def check_secrets(secrets: Mapping[str, str] | None, env: Mapping[str, str] | No
     return dict(secrets or {})
 
 
-def build_spec(
-    *,
-    name: str | None,
-    env: Mapping[str, str] | None,
-    secrets: Mapping[str, str] | None,
-    metadata: Mapping[str, str] | None,
-    labels: Mapping[str, str] | None,
-    timeout: float | None,
-    on_timeout: OnTimeout | None,
-    idle: Idle,
-    purpose: str,
-    resources: ResourceOptions | None,
-    volumes: VolumeOptions | None,
-    network: str,
-    user: str | None,
-    workdir: str | PurePosixPath | None,
-    idempotency_key: str | None,
-    isolation: str | None,
-    unsupported: Mapping[str, object],
-) -> SandboxSpec:
-    """Raises Unsupported, InvalidArgument or QuotaExceeded. `unsupported` has the options that do not exist yet."""
-    for option, value in unsupported.items():
-        if value is not None:
-            raise Unsupported(f"{option} is not supported yet", option=option)
+def build_spec(**given: Unpack[SpecOptions]) -> SandboxSpec:
+    """What to ask a provider for. Raises Unsupported, InvalidArgument or QuotaExceeded."""
+    network = given.get("network", "none")
     if network not in ("none", "open"):
         raise Unsupported(f"there is no network policy {network!r} yet, only 'none' and 'open'", option="network")
     bounds = limits()
-    encode_env(env or {})
+    env, timeout = given.get("env") or {}, given.get("timeout")
+    encode_env(env)
+    idle = check_idle(given)
+    key, isolation, user, workdir = (
+        given.get("idempotency_key"),
+        given.get("isolation"),
+        given.get("user"),
+        given.get("workdir"),
+    )
     spec = SandboxSpec(
-        name=check_name(name),
-        env=dict(env or {}),
-        secrets=check_secrets(secrets, env),
+        name=check_name(given.get("name")),
+        env=dict(env),
+        secrets=check_secrets(given.get("secrets"), env),
         auto_stop=idle.stop,
         auto_archive=idle.archive,
         auto_delete=idle.delete,
-        metadata=check_pairs(metadata, "metadata"),
-        labels=check_pairs(labels, "labels"),
+        metadata=check_pairs(given.get("metadata"), "metadata"),
+        labels=check_pairs(given.get("labels"), "labels"),
         timeout=bounds.lifetime if timeout is None else check_lifetime(timeout, bounds),
-        on_timeout=check_on_timeout(on_timeout),
-        purpose=check_text(purpose, "purpose"),
-        resources=check_resources(resources, bounds),
-        volumes=check_volumes(volumes),
+        on_timeout=check_on_timeout(given.get("on_timeout")),
+        purpose=check_text(given.get("purpose", "development"), "purpose"),
+        resources=check_resources(given.get("resources"), bounds),
+        volumes=check_volumes(given.get("volumes")),
         network=cast(Network, network),
-        idempotency_key=None if idempotency_key is None else check_text(idempotency_key, "idempotency_key"),
+        idempotency_key=None if key is None else check_text(key, "idempotency_key"),
         isolation=None if isolation is None else check_text(isolation, "isolation"),
     )
     if user is not None:

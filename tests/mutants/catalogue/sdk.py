@@ -51,9 +51,9 @@ SDK = [
     ),
     Mutant(
         "an option without a feature is ignored",
-        "src/skerry/sdk/options.py",
-        '        if value is not None:\n            raise Unsupported(f"{option} is not supported yet", option=option)\n',
-        '        if value is Unsupported:\n            raise Unsupported(f"{option} is not supported yet", option=option)\n',
+        "src/skerry/sdk/create.py",
+        '        if given.get(name) is not None:\n            raise Unsupported(f"{name} is not supported yet", option=name)\n',
+        "        pass\n",
         "tests/sdk/test_options.py::test_an_option_without_a_feature_is_unsupported",
     ),
 ]

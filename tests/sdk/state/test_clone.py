@@ -7,7 +7,7 @@ import dataclasses
 from skerry import Sandbox, Volumes
 from skerry.core.models import SandboxSpec, VolumeMount
 from skerry.sdk.listing import NOT_TOLD, spec_of
-from skerry.sdk.state.clone import CopyOptions, copy_spec
+from skerry.sdk.state.clone import copy_spec
 
 NOT_COPIED = {"name", "user", "workdir"}
 """A copy has a name of its own; user and working directory are in what it begins with."""
@@ -39,7 +39,7 @@ def test_nothing_that_a_sandbox_was_created_with_is_forgotten() -> None:
         found = Sandbox.get(sandbox.id)
         told = spec_of(found.info())
         assert told == dataclasses.replace(sandbox.config, **_untold())
-        copied = copy_spec(found.info(), CopyOptions())
+        copied = copy_spec(found.info(), None, {})
         same = fields - NOT_TOLD - NOT_COPIED - {"timeout"}
         assert {name: getattr(copied, name) for name in same} == {name: getattr(told, name) for name in same}
         assert abs(copied.timeout - 500) < 5

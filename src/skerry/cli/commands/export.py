@@ -13,8 +13,9 @@ import typer
 
 from skerry.cli import options
 from skerry.cli.commands.lifecycle import Sandboxes, each
-from skerry.cli.commands.sandboxes import print_made, resources
-from skerry.cli.options import Format, Network, parse_env, parse_volumes
+from skerry.cli.commands.sandboxes import print_made
+from skerry.cli.create_options import Given, with_options
+from skerry.cli.options import Format
 from skerry.cli.runtime import execute
 from skerry.cli.terminal.output import note, print_json, size
 from skerry.cli.terminal.progress import Report, progress_bar
@@ -71,19 +72,11 @@ def export(
     execute(work, output=output)
 
 
+@with_options("name", "env", "lifetime", "on_timeout", "memory", "cpu", "pids", "disk", "volume", "network")
 def import_(
     file: Annotated[str, typer.Argument(metavar="FILE", help="What `export` wrote; - is stdin.", show_default=False)],
-    name: options.Name = None,
+    given: Given,
     key: Key = None,
-    env: options.Env = None,
-    lifetime: options.Lifetime = None,
-    on_timeout: options.OnTimeoutOption = None,
-    memory: options.Memory = None,
-    cpu: options.Cpu = None,
-    pids: options.Pids = None,
-    disk: options.Disk = None,
-    volume: options.Volume = None,
-    network: options.NetworkOption = Network.NONE,
     output: options.Output = Format.TEXT,
 ) -> None:
     """Make a sandbox from an exported file and print its id.
@@ -103,13 +96,7 @@ def import_(
             box = await AsyncSandbox.create(
                 import_state=source if report is None else cast(BinaryIO, _Counted(source, total, report)),
                 key=key,
-                name=name,
-                env=parse_env(env),
-                timeout=lifetime,
-                on_timeout=None if on_timeout is None else on_timeout.value,
-                resources=resources(memory=memory, cpu=cpu, pids=pids, disk=disk),
-                volumes=parse_volumes(volume),
-                network=network.value,
+                **given(),
             )
         try:
             await print_made(box, output)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from skerry.cli import options
-from skerry.cli.options import Format, parse_env
+from skerry.cli.create_options import Given, with_options
+from skerry.cli.options import Format
 from skerry.cli.runtime import execute
 from skerry.cli.terminal.output import print_error, print_json, say
 
@@ -59,17 +60,8 @@ def start(sandboxes: Sandboxes, key: options.Key = None, output: options.Output 
     each(sandboxes, lambda box: box.start(key=key), output)
 
 
-def restart(
-    sandboxes: Sandboxes,
-    env: options.Env = None,
-    memory: options.Memory = None,
-    cpu: options.Cpu = None,
-    pids: options.Pids = None,
-    disk: Annotated[str | None, typer.Option("--disk", metavar="SIZE", help="Such as 500MB or 10GB.")] = None,
-    template: Annotated[str | None, typer.Option("--template", metavar="NAME", help="Another template.")] = None,
-    timeout: Grace = 10.0,
-    output: options.Output = Format.TEXT,
-) -> None:
+@with_options("env", "memory", "cpu", "pids", "disk", "template")
+def restart(sandboxes: Sandboxes, given: Given, timeout: Grace = 10.0, output: options.Output = Format.TEXT) -> None:
     """Stop sandboxes and start them, changed if you like.
 
     What cannot be had is refused before anything is stopped. Variables go over those that are set.
@@ -86,10 +78,7 @@ def restart(
     """
 
     async def change(box: AsyncSandbox) -> SandboxInfo:
-        from skerry.cli.commands.sandboxes import resources
-
-        wanted = resources(memory=memory, cpu=cpu, pids=pids, disk=disk)
-        return await box.restart(env=parse_env(env), resources=wanted, template=template, timeout=timeout)
+        return await box.restart(**given(), timeout=timeout)
 
     each(sandboxes, change, output)
 

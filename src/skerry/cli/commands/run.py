@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from skerry.cli import options
-from skerry.cli.options import Format, Network, parse_env, parse_volumes
+from skerry.cli.create_options import Given, with_options
+from skerry.cli.options import Format, parse_env
 from skerry.cli.runtime import RUN_FAILED, execute
 from skerry.cli.terminal.build_display import build_display
 from skerry.cli.terminal.output import note, print_json, say
@@ -22,21 +23,14 @@ CommandLine = Annotated[
 ]
 
 
+@with_options(
+    *("template", "image", "source", "env", "lifetime", "name"),
+    *("memory", "cpu", "pids", "disk", "volume", "network"),
+)
 def run(
     command: CommandLine,
-    template: options.Template = None,
-    image: options.Image = None,
-    source: options.Source = None,
-    env: options.Env = None,
+    given: Given,
     timeout: options.CommandTimeout = None,
-    lifetime: options.Lifetime = None,
-    name: options.Name = None,
-    memory: options.Memory = None,
-    cpu: options.Cpu = None,
-    pids: options.Pids = None,
-    disk: options.Disk = None,
-    volume: options.Volume = None,
-    network: options.NetworkOption = Network.NONE,
     user: options.User = None,
     sudo: options.Sudo = False,
     workdir: options.Workdir = None,
@@ -72,7 +66,6 @@ def run(
 
     async def work() -> int:
         from skerry import AsyncSandbox
-        from skerry.cli.commands.sandboxes import resources
         from skerry.cli.commands.shell import run_on_terminal
         from skerry.cli.terminal.stdio import Job, run_job
 
@@ -83,17 +76,7 @@ def run(
         async with AsyncExitStack() as stack:
             with build_display(output=output, logs=False) as display:
                 sandbox = await AsyncSandbox.create(
-                    name=name,
-                    template=template,
-                    image=image,
-                    source=source,
-                    env=parse_env(env),
-                    timeout=lifetime,
-                    resources=resources(memory=memory, cpu=cpu, pids=pids, disk=disk),
-                    volumes=parse_volumes(volume),
-                    network=network.value,
-                    workdir=workdir if own else None,
-                    on_progress=display.on_progress,
+                    **given(), workdir=workdir if own else None, on_progress=display.on_progress
                 )
             if keep:
                 stack.push_async_callback(sandbox.close)

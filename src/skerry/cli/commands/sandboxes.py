@@ -11,42 +11,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from skerry.cli import options
-from skerry.cli.options import Format, Network, parse_env, parse_volumes
+from skerry.cli.create_options import OPTIONS, Given, with_options
+from skerry.cli.options import Format
 from skerry.cli.runtime import execute
 from skerry.cli.terminal.build_display import build_display
 from skerry.cli.terminal.output import ago, duration, note, print_error, print_json, print_table, say, size
 
 if TYPE_CHECKING:
     from skerry import AsyncSandbox
-    from skerry.core import Resources, SandboxInfo, VolumeMount
+    from skerry.core import SandboxInfo, VolumeMount
 
 
-def create(
-    name: options.Name = None,
-    template: options.Template = None,
-    image: options.Image = None,
-    source: options.Source = None,
-    env: options.Env = None,
-    lifetime: options.Lifetime = None,
-    on_timeout: options.OnTimeoutOption = None,
-    memory: options.Memory = None,
-    cpu: options.Cpu = None,
-    pids: options.Pids = None,
-    disk: options.Disk = None,
-    volume: options.Volume = None,
-    network: options.NetworkOption = Network.NONE,
-    user: options.User = None,
-    workdir: options.Workdir = None,
-    snapshot: options.Snapshot = None,
-    auto_stop: Annotated[
-        float | None, typer.Option("--auto-stop", metavar="S", help="Stop it after so many seconds without work in it.")
-    ] = None,
-    auto_delete: Annotated[
-        float | None,
-        typer.Option("--auto-delete", metavar="S", help="Destroy it after so many seconds without work in it."),
-    ] = None,
-    output: options.Output = Format.TEXT,
-) -> None:
+@with_options(*OPTIONS)
+def create(given: Given, output: options.Output = Format.TEXT) -> None:
     """Create a sandbox and print its id. Its timeout is told on stderr.
 
     At the end of its lifetime one with a name is stopped and keeps its files; `skerry start`, or the next command in
@@ -63,24 +40,7 @@ def create(
         from skerry import AsyncSandbox
 
         with build_display(output=output, logs=False) as display:
-            sandbox = await AsyncSandbox.create(
-                name=name,
-                template=template,
-                image=image,
-                source=source,
-                env=parse_env(env),
-                timeout=lifetime,
-                on_timeout=None if on_timeout is None else on_timeout.value,
-                resources=resources(memory=memory, cpu=cpu, pids=pids, disk=disk),
-                volumes=parse_volumes(volume),
-                network=network.value,
-                user=user,
-                workdir=workdir,
-                snapshot=snapshot,
-                auto_stop=auto_stop,
-                auto_delete=auto_delete,
-                on_progress=display.on_progress,
-            )
+            sandbox = await AsyncSandbox.create(**given(), on_progress=display.on_progress)
         try:
             await print_made(sandbox, output)
         finally:
@@ -285,18 +245,6 @@ def tell_end(info: SandboxInfo) -> None:
         "pause": f"until `skerry resume {which}`",
     }[info.on_timeout]
     note(f"{which} {_expires(info)} {after}")
-
-
-def resources(*, memory: str | None, cpu: float | None, pids: int | None, disk: str | None = None) -> Resources:
-    """Raises InvalidArgument."""
-    from skerry.core import Resources, parse_size
-
-    return Resources(
-        memory=None if memory is None else parse_size(memory, "--memory"),
-        disk=None if disk is None else parse_size(disk, "--disk"),
-        cpu=cpu,
-        pids=pids,
-    )
 
 
 async def _list() -> list[SandboxInfo]:

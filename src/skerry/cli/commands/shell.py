@@ -59,16 +59,15 @@ def shell(
 
     async def work() -> int:
         from skerry import AsyncSandbox
-        from skerry.cli.commands.sandboxes import connect, resources, tell_end
+        from skerry.cli.commands.sandboxes import connect, tell_end
+        from skerry.cli.create_options import resources
         from skerry.cli.terminal.console import local_size, parse_keys
 
         name, command = _split(words or [])
         keys = parse_keys(detach_keys)
         async with AsyncExitStack() as stack:
             if name is None:
-                made = await AsyncSandbox.create(
-                    resources=resources(memory=memory, cpu=None, pids=None), network=network.value
-                )
+                made = await AsyncSandbox.create(resources=resources(memory=memory), network=network.value)
                 box = await stack.enter_async_context(made)
             else:
                 box = await stack.enter_async_context(connect(name))

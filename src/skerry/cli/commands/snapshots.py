@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from skerry.cli import options
-from skerry.cli.commands.sandboxes import print_made, resources
-from skerry.cli.options import Format, parse_env
+from skerry.cli.commands.sandboxes import print_made
+from skerry.cli.create_options import Given, with_options
+from skerry.cli.options import Format
 from skerry.cli.runtime import execute, remove_each
 from skerry.cli.terminal.output import ago, note, print_error, print_json, print_table, say, size
 
@@ -190,18 +191,13 @@ def tree(
     execute(work, output=output)
 
 
+_CHANGES = ("env", "lifetime", "on_timeout", "memory", "cpu", "pids", "disk")
+"""What can be different in a copy."""
+
+
+@with_options("name", *_CHANGES)
 def clone(
-    sandbox: options.SandboxName,
-    name: options.Name = None,
-    env: options.Env = None,
-    lifetime: options.Lifetime = None,
-    on_timeout: options.OnTimeoutOption = None,
-    memory: options.Memory = None,
-    cpu: options.Cpu = None,
-    pids: options.Pids = None,
-    disk: options.Disk = None,
-    secrets: Secrets = False,
-    output: options.Output = Format.TEXT,
+    sandbox: options.SandboxName, given: Given, secrets: Secrets = False, output: options.Output = Format.TEXT
 ) -> None:
     """Make a running copy of a sandbox and print its id.
 
@@ -216,14 +212,7 @@ def clone(
         from skerry import AsyncSandbox
 
         source = await AsyncSandbox.find(sandbox)
-        copy = await source.clone(
-            name=name,
-            env=parse_env(env),
-            timeout=lifetime,
-            on_timeout=None if on_timeout is None else on_timeout.value,
-            resources=resources(memory=memory, cpu=cpu, pids=pids, disk=disk),
-            secrets=secrets,
-        )
+        copy = await source.clone(**given(), secrets=secrets)
         try:
             await print_made(copy, output)
         finally:
@@ -232,16 +221,11 @@ def clone(
     execute(work, output=output)
 
 
+@with_options(*_CHANGES)
 def fork(
     sandbox: options.SandboxName,
     copies: Annotated[int, typer.Option("--copies", "-n", metavar="N", help="How many.", show_default=False)],
-    env: options.Env = None,
-    lifetime: options.Lifetime = None,
-    on_timeout: options.OnTimeoutOption = None,
-    memory: options.Memory = None,
-    cpu: options.Cpu = None,
-    pids: options.Pids = None,
-    disk: options.Disk = None,
+    given: Given,
     secrets: Secrets = False,
     output: options.Output = Format.TEXT,
 ) -> None:
@@ -263,14 +247,7 @@ def fork(
         from skerry import AsyncSandbox
 
         source = await AsyncSandbox.find(sandbox)
-        results = await source.fork(
-            copies,
-            env=parse_env(env),
-            timeout=lifetime,
-            on_timeout=None if on_timeout is None else on_timeout.value,
-            resources=resources(memory=memory, cpu=cpu, pids=pids, disk=disk),
-            secrets=secrets,
-        )
+        results = await source.fork(copies, **given(), secrets=secrets)
         made = [result.sandbox for result in results if result.sandbox is not None]
         errors = [result.error for result in results if result.error is not None]
         for error in errors:

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import TypeVar
+from typing import Never, TypedDict, TypeVar
 
 import anyio
 
@@ -30,6 +30,37 @@ BytesCallback = Callable[[bytes], object]
 SandboxPath = str | PurePosixPath
 
 SHELL = "/bin/sh"
+
+
+class PlaceOptions(TypedDict, total=False):
+    """Where and as whom a program runs."""
+
+    cwd: SandboxPath | None
+    """The directory it begins in; the sandbox's working directory unless given."""
+    env: Mapping[str, str] | None
+    """Variables over those of the sandbox."""
+    user: str | None
+    """The sandbox's user to run as."""
+
+
+class CommandOptions(PlaceOptions, total=False):
+    """The options of every command."""
+
+    timeout: float | None
+    """Seconds after which it is killed with all its descendants."""
+    sudo: bool
+    """Run it as the sandbox's own root."""
+
+
+class ExecOptions(CommandOptions, total=False):
+    """The options of a command that the caller waits for."""
+
+    stdin: Stdin
+    """Its input; None is an empty one."""
+    output_limit: int
+    """The most bytes a stream that are kept; beyond it the middle is dropped and counted."""
+
+
 MAX_SIDE = 10_000
 """Columns or rows of a terminal."""
 
@@ -58,8 +89,11 @@ def build(
     foreground: bool = True,
     input: bool = False,
     size: tuple[int, int] | None = None,
+    **unknown: Never,
 ) -> Request:
     """Check the options of a command; with a `size` it gets a terminal. Raises InvalidArgument."""
+    if unknown:
+        raise TypeError(f"a command has no option {next(iter(unknown))!r}")
     argv = check_argv(command)
     flags = (OpenFlags.FOREGROUND if foreground else 0) | (OpenFlags.STDIN if input or stdin is not None else 0)
     if size is not None:

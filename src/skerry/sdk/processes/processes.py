@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import Unpack
 
 from skerry.core import ProcessInfo
 from skerry.sdk.commands.exec_stream import SIGKILL, send_signal
-from skerry.sdk.commands.request import Command, SandboxPath, build
+from skerry.sdk.commands.request import Command, CommandOptions, build
 from skerry.sdk.commands.start import launch
 from skerry.sdk.connection.link import Link
 from skerry.sdk.processes.process import AsyncProcess
@@ -23,12 +23,8 @@ class AsyncProcesses:
         self,
         command: Command,
         *,
-        cwd: SandboxPath | None = None,
-        env: Mapping[str, str] | None = None,
-        timeout: float | None = None,
-        user: str | None = None,
-        sudo: bool = False,
         stdin: bool = False,
+        **options: Unpack[CommandOptions],
     ) -> AsyncProcess:
         """Start a process in the background and return once it runs.
 
@@ -40,7 +36,7 @@ class AsyncProcesses:
             CommandNotFound: the program of a list is not there.
             QuotaExceeded: the sandbox has no room for another process.
         """
-        request = build(command, cwd=cwd, env=env, timeout=timeout, user=user, sudo=sudo, foreground=False, input=stdin)
+        request = build(command, foreground=False, input=stdin, **options)
         stream, started = await launch(self._link, request.start)
         if stdin:
             stream.discard()

@@ -6,7 +6,7 @@ import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from typing import TypedDict
 
 import anyio
 
@@ -38,44 +38,54 @@ SecretOptions = bool | Mapping[str, str]
 """Whether the secrets of the source are given to a copy, or what its secrets are instead."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CopyOptions:
-    """What is to be different in a copy; None: as in the source. Its environment is changed, not replaced."""
+class CopyOptions(TypedDict, total=False):
+    """What is different in a copy; what is not given is as in the source."""
 
-    name: str | None = None
-    env: Mapping[str, str] | None = None
-    resources: ResourceOptions | None = None
-    metadata: Mapping[str, str] | None = None
-    labels: Mapping[str, str] | None = None
-    timeout: float | None = None
-    on_timeout: OnTimeout | None = None
-    secrets: SecretOptions = field(default=False, repr=False)
+    env: Mapping[str, str] | None
+    """Variables over those it has."""
+    resources: ResourceOptions | None
+    """Limits over those it has."""
+    metadata: Mapping[str, str] | None
+    """Instead of what it has."""
+    labels: Mapping[str, str] | None
+    """Instead of what it has."""
+    timeout: float | None
+    """As for `create`."""
+    on_timeout: OnTimeout | None
+    """As for `create`."""
+    secrets: SecretOptions
+    """True: the secrets of the source; or others. None of them unless given."""
 
 
-def copy_spec(source: SandboxInfo, options: CopyOptions) -> SandboxSpec:
+def copy_spec(source: SandboxInfo, name: str | None, changes: CopyOptions) -> SandboxSpec:
     """What to ask for, but for the snapshot: all that is known of the source, and what is to be different.
 
     Raises InvalidArgument, QuotaExceeded, Unsupported.
     """
+    for option in changes:
+        if option not in CopyOptions.__optional_keys__:
+            raise TypeError(f"a copy has no option {option!r}")
     bounds = limits()
-    encode_env(options.env or {})
-    if not isinstance(options.secrets, bool):
-        encode_env(options.secrets)
-    asked = check_on_timeout(options.on_timeout)
+    env, secrets, timeout = changes.get("env") or {}, changes.get("secrets", False), changes.get("timeout")
+    metadata, labels = changes.get("metadata"), changes.get("labels")
+    encode_env(env)
+    if not isinstance(secrets, bool):
+        encode_env(secrets)
+    asked = check_on_timeout(changes.get("on_timeout"))
     return dataclasses.replace(
         spec_of(source),
-        name=check_name(options.name),
+        name=check_name(name),
         template=source.template,
         user=None,  # the snapshot has it
         workdir=None,
-        env=dict(options.env or {}),
-        secrets={} if isinstance(options.secrets, bool) else dict(options.secrets),
-        secrets_of=source.id if options.secrets is True else None,
-        metadata=dict(source.metadata) if options.metadata is None else check_pairs(options.metadata, "metadata"),
-        labels=dict(source.labels) if options.labels is None else check_pairs(options.labels, "labels"),
-        timeout=_lifetime(source) if options.timeout is None else check_lifetime(options.timeout, bounds),
+        env=dict(env),
+        secrets={} if isinstance(secrets, bool) else dict(secrets),
+        secrets_of=source.id if secrets is True else None,
+        metadata=dict(source.metadata) if metadata is None else check_pairs(metadata, "metadata"),
+        labels=dict(source.labels) if labels is None else check_pairs(labels, "labels"),
+        timeout=_lifetime(source) if timeout is None else check_lifetime(timeout, bounds),
         on_timeout=source.on_timeout_asked if asked is None else asked,
-        resources=_merge(source.resources, check_resources(options.resources, bounds)),
+        resources=_merge(source.resources, check_resources(changes.get("resources"), bounds)),
     )
 
 

@@ -120,7 +120,7 @@ class AsyncTemplates:
 async def resolve_template(
     provider: Provider,
     *,
-    template: TemplateOption | None,
+    template: TemplateOption | None = None,
     image: ImageOption | None = None,
     language: str | None = None,
     runtime: str | None = None,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import Unpack
 
 from skerry.core import CommandNotFound, TerminalInfo
-from skerry.sdk.commands.request import Command, SandboxPath, build
+from skerry.sdk.commands.request import Command, PlaceOptions, build
 from skerry.sdk.commands.start import launch
 from skerry.sdk.connection.link import Link
 from skerry.sdk.processes.table import find_terminal, list_terminals
@@ -27,9 +27,7 @@ class AsyncTerminals:
         *,
         cols: int = COLS,
         rows: int = ROWS,
-        cwd: SandboxPath | None = None,
-        env: Mapping[str, str] | None = None,
-        user: str | None = None,
+        **options: Unpack[PlaceOptions],
     ) -> AsyncTerminal:
         """Start a program on a terminal of its own and return once it runs; it outlives this client.
 
@@ -42,9 +40,7 @@ class AsyncTerminals:
             QuotaExceeded: the sandbox has no room for another process or terminal.
         """
         choices = SHELLS if command is None else (command,)
-        requests = [
-            build(choice, cwd=cwd, env=env, user=user, foreground=False, size=(cols, rows)) for choice in choices
-        ]
+        requests = [build(choice, foreground=False, size=(cols, rows), **options) for choice in choices]
         for request in requests[:-1]:
             try:
                 stream, started = await launch(self._link, request.start)

@@ -14,7 +14,7 @@ from skerry.server.access.permissions import Action
 from skerry.server.context import Context
 from skerry.server.projects import names
 from skerry.server.store import Project
-from skerry.server.web.models.sandboxes import Create, check_image
+from skerry.server.web.models.sandboxes import CreateBody, check_image
 
 
 async def usable_snapshot(
@@ -40,7 +40,7 @@ async def create(
     context: Context,
     actor: Actor,
     project: Project,
-    body: Create,
+    body: CreateBody,
     *,
     idempotency_key: str | None,
     on_log: Callable[[str], object] | None = None,
@@ -49,46 +49,22 @@ async def create(
     key: bytes | None = None,
 ) -> tuple[AsyncSandbox, SandboxInfo]:
     """A sandbox of a project, and how users see it. Raises as `AsyncSandbox.create`."""
-    check_image(body.image)
-    operation = "POST /v1/sandboxes"
-    mounts = body.mounts()
+    given = body.given()
+    check_image(given.get("image"))
+    for option in ("snapshot", "restore_from"):
+        given[option] = await usable_snapshot(context, actor, project, given.get(option), "POST /v1/sandboxes")
+    if given.get("name") is not None:
+        given["name"] = names.inner(project, given["name"])
+    if given.get("volumes") is not None:
+        given["volumes"] = names.inner_mounts(project, given["volumes"])
+    given["labels"] = names.labels(project, given.get("labels"))
+    given["idempotency_key"] = names.inner_key(project, idempotency_key)
     make = partial(
         AsyncSandbox.create,
         context.provider,
-        name=None if body.name is None else names.inner(project, body.name),
-        template=body.template,
-        image=body.image,
-        snapshot=await usable_snapshot(context, actor, project, body.snapshot, operation),
-        restore_from=await usable_snapshot(context, actor, project, body.restore_from, operation),
+        **given,
         import_state=import_state,
         key=key,
-        source=None if body.source is None else body.source.source(),
-        language=body.language,
-        runtime=body.runtime,
-        env=body.env,
-        metadata=body.metadata,
-        timeout=body.timeout,
-        on_timeout=body.on_timeout,
-        idle_timeout=body.idle_timeout,
-        purpose=body.purpose,
-        auto_stop=body.auto_stop,
-        auto_archive=body.auto_archive,
-        auto_delete=body.auto_delete,
-        keep_alive=body.keep_alive,
-        resources=None if body.resources is None else body.resources.options(),
-        volumes=None if mounts is None else names.inner_mounts(project, mounts),
-        ports=body.ports,
-        network=body.network,
-        secrets=body.secrets,
-        user=body.user,
-        workdir=body.workdir,
-        labels=names.labels(project, body.labels),
-        idempotency_key=names.inner_key(project, idempotency_key),
-        region=body.region,
-        target=body.target,
-        isolation=body.isolation,
-        encrypted=body.encrypted,
-        build=body.build,
         on_log=on_log,
         on_progress=on_progress,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from skerry.core import InvalidArgument, SandboxNotFound, SandboxSpec
-from skerry.sdk import build_spec, check_idle, check_text
+from skerry.sdk import build_spec, check_text
 from skerry.server.access.identity import Actor
 from skerry.server.access.permissions import Action
 from skerry.server.context import Context
@@ -26,13 +26,9 @@ async def inner_spec(context: Context, actor: Actor, project: Project, spec: San
         labels=names.labels(project, spec.labels),
         timeout=spec.timeout,
         on_timeout=spec.on_timeout,
-        idle=check_idle(
-            auto_stop=spec.auto_stop,
-            idle_timeout=None,
-            auto_archive=spec.auto_archive,
-            auto_delete=spec.auto_delete,
-            keep_alive=None,
-        ),
+        auto_stop=spec.auto_stop,
+        auto_archive=spec.auto_archive,
+        auto_delete=spec.auto_delete,
         purpose=spec.purpose,
         resources=spec.resources,
         volumes=names.inner_mounts(project, spec.volumes),
@@ -41,10 +37,9 @@ async def inner_spec(context: Context, actor: Actor, project: Project, spec: San
         workdir=spec.workdir,
         idempotency_key=names.inner_key(project, spec.idempotency_key),
         isolation=spec.isolation,
-        unsupported={},
     )
     if len(spec.template) > LONGEST or "\0" in spec.template or not spec.template:
-        raise InvalidArgument("this is no name of a template")
+        raise InvalidArgument("this is not the name of a template")
     return dataclasses.replace(
         checked,
         name=None if checked.name is None else names.inner(project, checked.name),

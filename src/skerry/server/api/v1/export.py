@@ -101,7 +101,8 @@ async def import_state(
     except ValidationError as error:
         where = error.errors()[0]
         raise InvalidArgument(f"options or key: {'.'.join(map(str, where['loc']))}: {where['msg']}") from None
-    if skerry_options is None and (wanted.secrets or getattr(wanted.source, "password", None)):
+    given = wanted.given()
+    if skerry_options is None and (given.get("secrets") or getattr(given.get("source"), "password", None)):
         raise InvalidArgument("secrets do not belong into a URL", hint="send the options as the header Skerry-Options")
     async with STATES.taken(context, who):
         source = io.BufferedReader(Inlet(body(request)), PIECE)

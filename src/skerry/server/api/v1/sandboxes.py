@@ -44,7 +44,7 @@ async def create(
     context: Ctx,
     who: Who,
     project: InProject,
-    body: models.Create,
+    body: models.Create,  # type: ignore[valid-type]
     idempotency_key: Annotated[
         str | None, Header(max_length=200, description="The same call again with this key gives the same sandbox.")
     ] = None,

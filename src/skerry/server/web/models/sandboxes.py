@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from pydantic import Field
 
 from skerry.core import InvalidArgument, OnTimeout, Resources, VolumeMount
-from skerry.sdk import MAX_GRACE, GitSource, TarSource
+from skerry.sdk import DEFAULTS, MAX_GRACE, CreateOptions, GitSource, TarSource
+from skerry.server.web.models.derived import derive
 from skerry.server.web.models.types import Body, Count, Key, Pairs, Path, Seconds, Shown, Size, User, Variables
 
 IMAGE_PREFIX = "docker://"
@@ -65,54 +67,63 @@ class TarSourceBody(Body):
 VolumesBody = Annotated[list[VolumeBody], Field(max_length=64)] | Annotated[dict[str, str], Field(max_length=64)]
 
 
-class Create(Body):
-    """What a new sandbox is to be; everything may be left away."""
+class CreateBody(Body):
+    """What a new sandbox is to be; everything may be left out."""
 
-    name: str | None = Field(None, examples=["my-sandbox"])
-    template: str | None = Field(None, examples=["host"])
-    image: str | None = Field(None, examples=["docker://debian:12"])
-    snapshot: str | None = None
-    restore_from: str | None = None
-    source: GitSourceBody | TarSourceBody | None = None
-    language: str | None = None
-    runtime: str | None = None
-    env: Variables | None = None
-    metadata: Pairs | None = None
-    timeout: Seconds | None = None
-    """The longest time it runs, in seconds from its last start."""
-    on_timeout: OnTimeout | None = None
-    """What becomes of it then: `stop` keeps its files. Null: one with a name is stopped, one without is destroyed."""
-    idle_timeout: Seconds | None = None
-    purpose: str = "development"
-    auto_stop: Seconds | None = None
-    auto_archive: Seconds | None = None
-    auto_delete: Seconds | None = None
-    keep_alive: bool | None = None
-    resources: ResourcesBody | None = None
-    volumes: VolumesBody | None = None
-    """Mounts, or volumes' names by the path they are mounted at."""
-    ports: Any = None
-    """No provider has this yet: UNSUPPORTED."""
-    network: str = "none"
-    secrets: Variables | None = Field(None, repr=False)
-    user: User | None = None
-    workdir: Path | None = None
-    labels: Pairs | None = None
-    region: Any = None
-    """No provider has this yet: UNSUPPORTED."""
-    target: Any = None
-    """No provider has this yet: UNSUPPORTED."""
-    isolation: str | None = None
-    encrypted: bool = False
-    build: bool = True
-    """Whether a template that is not built is built first, which can take minutes."""
+    def given(self) -> dict[str, Any]:
+        """What was asked for, as options of `AsyncSandbox.create`."""
+        found = {name: getattr(self, name) for name in self.model_fields_set}
+        for name, convert in _CONVERTED.items():
+            if found.get(name) is not None:
+                found[name] = convert(found[name])
+        return found
 
-    def mounts(self) -> list[VolumeMount] | None:
-        if self.volumes is None:
-            return None
-        if isinstance(self.volumes, dict):
-            return [VolumeMount(name=name, path=path) for path, name in self.volumes.items()]
-        return [volume.mount() for volume in self.volumes]
+
+def _mounts(volumes: list[VolumeBody] | dict[str, str]) -> list[VolumeMount]:
+    if isinstance(volumes, dict):
+        return [VolumeMount(name=name, path=path) for path, name in volumes.items()]
+    return [volume.mount() for volume in volumes]
+
+
+_CONVERTED: dict[str, Callable[[Any], object]] = {
+    "resources": lambda body: body.options(),
+    "source": lambda body: body.source(),
+    "volumes": _mounts,
+}
+Create = derive(
+    "Create",
+    CreateBody,
+    CreateOptions,
+    types={
+        "name": (str, Field(examples=["my-sandbox"])),
+        "template": (str, Field(examples=["host"])),
+        "image": (str, Field(examples=["docker://debian:12"])),
+        "snapshot": str,
+        "restore_from": str,
+        "source": GitSourceBody | TarSourceBody,
+        "env": Variables,
+        "secrets": (Variables, Field(repr=False)),
+        "metadata": Pairs,
+        "labels": Pairs,
+        "timeout": Seconds,
+        "idle_timeout": Seconds,
+        "auto_stop": Seconds,
+        "auto_archive": Seconds,
+        "auto_delete": Seconds,
+        "resources": ResourcesBody,
+        "volumes": VolumesBody,
+        "user": User,
+        "workdir": Path,
+        "ports": Any,
+        "region": Any,
+        "target": Any,
+    },
+    defaults=DEFAULTS,
+    without={
+        *("import_state", "key", "idempotency_key"),  # the body of another route, and headers
+        *("instructions", "auto_start", "on_event", "on_log", "on_progress", "options"),  # of a Python object
+    },
+)
 
 
 def check_image(image: str | None) -> None:

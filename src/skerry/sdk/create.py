@@ -1,0 +1,181 @@
+"""Making a sandbox: the options of `create`, and the way from them to a sandbox that is ready."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, TypedDict, TypeVar
+
+import anyio
+
+from skerry.core import Leases, Provider, SandboxInfo, SandboxSpec, TemplateNotFound, Unsupported, registry
+from skerry.core import Volumes as VolumeProvider
+from skerry.sdk.commands.request import TextCallback
+from skerry.sdk.events import EventCallback, check_callback
+from skerry.sdk.instructions import Instructions, check_instructions
+from skerry.sdk.log import log
+from skerry.sdk.options import SpecOptions, build_spec, refuse_encrypted
+from skerry.sdk.state import lifecycle
+from skerry.sdk.state.export import KeyOptions, StateSource, check_import, import_
+from skerry.sdk.state.snapshots import SnapshotName, check_beginning, require_snapshots
+from skerry.sdk.state.snapshots import find as find_snapshot
+from skerry.sdk.templates.builder import ProgressCallback
+from skerry.sdk.templates.images import ImageOption
+from skerry.sdk.templates.setup import make_workdir, needs_preparation, prepare
+from skerry.sdk.templates.sources import Source, SourceOption, check_source, source_digest
+from skerry.sdk.templates.templates import TemplateOption, based_on, resolve_template
+
+if TYPE_CHECKING:
+    from skerry.core import BuiltTemplate
+    from skerry.sdk.sandbox import AsyncSandbox
+
+S = TypeVar("S", bound="AsyncSandbox")
+
+
+class BeginningOptions(TypedDict, total=False):
+    """What a sandbox begins with."""
+
+    template: TemplateOption | None
+    """The name of a template, or a Template; `host` unless given. One that is not built is built first."""
+    image: ImageOption | None
+    """An OCI archive or a Docker image, instead of a template."""
+    language: str | None
+    """The template for a language, such as "python"."""
+    runtime: str | None
+    """The template for a runtime, such as "node22"."""
+
+
+class CreateOptions(SpecOptions, BeginningOptions, total=False):
+    """Every option of `create`."""
+
+    snapshot: SnapshotName | None
+    """Begin with its template, files, variables, user and working directory."""
+    restore_from: SnapshotName | None
+    """The same as `snapshot`."""
+    import_state: StateSource | None
+    """A path, bytes or a binary stream with what `export_state` wrote. Options given here override what is in it."""
+    key: KeyOptions | None
+    """The key that `import_state` is encrypted with."""
+    source: SourceOption | None
+    """A git repository or a tar archive that fills the working directory."""
+    instructions: Instructions | None
+    """The text that `instructions()` gives, or a function that makes it."""
+    auto_start: bool
+    """False: a call on a sandbox that is stopped or paused raises SandboxStopped instead of starting it."""
+    on_event: EventCallback | None
+    """Gets every event from `created` on."""
+    build: bool
+    """False: a template that is not built is refused instead of built, which can take minutes."""
+    on_log: TextCallback | None
+    """Gets what the steps of a build write."""
+    on_progress: ProgressCallback | None
+    """Gets each step of a build."""
+    encrypted: bool
+    """No provider encrypts live disks: True raises Unsupported."""
+    ports: object
+    """Has no feature yet: anything but None raises Unsupported."""
+    region: object
+    """Has no feature yet: anything but None raises Unsupported."""
+    target: object
+    """Has no feature yet: anything but None raises Unsupported."""
+    options: object
+    """Has no feature yet: anything but None raises Unsupported."""
+
+
+DEFAULTS: Mapping[str, object] = {
+    "purpose": "development",
+    "network": "none",
+    "auto_start": True,
+    "build": True,
+    "encrypted": False,
+}
+"""What an option is that is not given; None where it is not here."""
+UNSUPPORTED = ("ports", "region", "target", "options")
+_BEGINNING = BeginningOptions.__optional_keys__
+_SPEC = SpecOptions.__optional_keys__
+
+
+def check_known(given: Mapping[str, object]) -> None:
+    """Raises TypeError for an option that does not exist, as Python does for an argument, with the nearest one."""
+    for name in given:
+        if name not in CreateOptions.__optional_keys__:
+            near = difflib.get_close_matches(name, CreateOptions.__optional_keys__, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise TypeError(f"create() got an unexpected keyword argument {name!r}{hint}")
+
+
+async def make_sandbox(cls: type[S], provider: str | Provider | None, given: CreateOptions) -> S:
+    """The way of `create`: check everything, find what the sandbox begins with, make it, prepare it."""
+    started = time.perf_counter()
+    spec, origin = _check(given)
+    if origin is not None and spec.idempotency_key is not None:
+        spec = dataclasses.replace(spec, source=await anyio.to_thread.run_sync(source_digest, origin))
+    chosen = registry.provider(provider)
+    template = next((given[name] for name in _BEGINNING if given.get(name)), None)  # type: ignore[literal-required]
+    snapshot = check_beginning(given.get("snapshot"), given.get("restore_from"), template)
+    if snapshot is not None:
+        found = await find_snapshot(require_snapshots(chosen, "snapshot"), snapshot)
+        spec = dataclasses.replace(spec, snapshot=found.id)
+    if spec.volumes and not isinstance(chosen, VolumeProvider):
+        raise Unsupported(f"the provider {chosen.name!r} has no volumes", option="volumes")
+    lifecycle.check_timeout(chosen, spec)
+    lifecycle.check_inactivity(chosen, spec)
+    info, spec, built = await _make(chosen, spec, origin, given)
+    sandbox = cls(chosen, info, spec, auto_start=given.get("auto_start", True), owned=True)
+    if spec.workdir is not None:
+        await make_workdir(sandbox)
+    await prepare(sandbox, built, origin, given.get("on_log"))
+    if spec.snapshot is not None or given.get("import_state") is not None:
+        await sandbox._serve()
+    sandbox._instructions = given.get("instructions")
+    log.info("created %s", info.id, extra=sandbox._link.fields("create", started))
+    if (on_event := given.get("on_event")) is not None:
+        sandbox.on("*", on_event)
+    return sandbox
+
+
+def _check(given: CreateOptions) -> tuple[SandboxSpec, Source | None]:
+    """What to ask the provider for, and what fills the working directory. Nothing is done yet."""
+    check_known(given)
+    check_instructions(given.get("instructions"))
+    check_callback(given.get("on_event"), "on_event")
+    refuse_encrypted(given.get("encrypted", False))
+    check_import(given.get("import_state"), given.get("key"), given.get("snapshot"), given.get("restore_from"))
+    origin = check_source(given.get("source"), given.get("network", "none"))
+    for name in UNSUPPORTED:
+        if given.get(name) is not None:
+            raise Unsupported(f"{name} is not supported yet", option=name)
+    spec: SpecOptions = {name: value for name, value in given.items() if name in _SPEC}  # type: ignore[assignment]
+    return build_spec(**spec), origin
+
+
+async def _make(
+    provider: Provider, asked: SandboxSpec, origin: Source | None, given: CreateOptions
+) -> tuple[SandboxInfo, SandboxSpec, BuiltTemplate | None]:
+    """The sandbox, made from its template. A template that is replaced or removed meanwhile is looked for once more."""
+    beginning: BeginningOptions = {  # type: ignore[assignment]
+        name: value for name, value in given.items() if name in _BEGINNING
+    }
+    state = given.get("import_state")
+    again = state is None
+    while True:
+        built = await resolve_template(
+            provider,
+            **beginning,
+            build=given.get("build", True),
+            on_log=given.get("on_log"),
+            on_progress=given.get("on_progress"),
+        )
+        spec = asked if built is None else based_on(asked, built)
+        if needs_preparation(built, origin):
+            spec = dataclasses.replace(spec, leased=isinstance(provider, Leases))
+        try:
+            if state is None:
+                return await provider.create(spec), spec, built
+            return await import_(provider, state, spec, given.get("key")), spec, built
+        except TemplateNotFound:
+            if built is None or not again:
+                raise
+            again = False
