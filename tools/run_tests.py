@@ -1,4 +1,4 @@
-"""Run the tests: three at a time, each worker in namespaces of its own, then alone those that need the whole machine.
+"""Run the tests: several at a time, each worker in namespaces of its own, then alone those that need the whole machine.
 
 python tools/run_tests.py [--all] [--record] [PYTEST ARGUMENT …]
 
@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-WORKERS = 3
+WORKERS = 4
 FORGIVEN = 3
 MUTANTS = 10
 BUDGET = 11 * 60.0
@@ -137,7 +137,7 @@ def main() -> int:
     if own.all:
         os.environ["SKERRY_TEST_ALL"] = "1"
     workers = f"{WORKERS}*popen//python={ROOT / 'tools/test_worker.sh'}"
-    parts = [run_part("three at a time", "-m", "not serial", "--dist=loadscope", f"--tx={workers}", *given)]
+    parts = [run_part("several at a time", "-m", "not serial", "--dist=loadscope", f"--tx={workers}", *given)]
     mutants = None if given else Mutants()
     parts.append(run_part("alone", "-m", "serial", *given))
     good = mutants is None or mutants.caught()

@@ -1,4 +1,4 @@
-"""Agents for the tests: built once, in the build that ships and in one with sanitizers, each test on both."""
+"""Agents for the tests, built once: with sanitizers, and in `make test-all` also as it ships, as all other tests use it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ def build(target: str) -> Path:
     return SOURCE / "build" / name
 
 
-@pytest.fixture(params=["all", "asan"], ids=["release", "sanitized"])
+@pytest.fixture(
+    params=[pytest.param("all", id="release", marks=pytest.mark.long), pytest.param("asan", id="sanitized")]
+)
 def binary(request: pytest.FixtureRequest) -> Path:
     return build(request.param)
 

@@ -313,7 +313,7 @@ def test_it_says_its_version(binary: Path) -> None:
 
 
 def test_the_decoder_survives_fuzzing(tmp_path: Path) -> None:
-    seconds = os.environ.get("FUZZ_SECONDS", "10")
+    seconds = os.environ.get("FUZZ_SECONDS", "3")
     options = [f"-max_total_time={seconds}", "-max_len=4096", f"-artifact_prefix={tmp_path}/"]
     done = subprocess.run([build("fuzz"), *options, tmp_path, SOURCE / "fuzz/corpus"], capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()[-3000:]

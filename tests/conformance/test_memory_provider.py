@@ -15,6 +15,17 @@ NOT_OFFERED = {"limits", "network"}
 provider does not have; others may not, but for NOT_OFFERED_CASES of conftest.py."""
 
 
+OWN = (
+    testing.LifecycleConformance,
+    testing.ListingConformance,
+    testing.ClientsConformance,
+    testing.DeadlinesConformance,
+    testing.LeasesConformance,
+    testing.ExecConformance,
+)
+"""Classes that try code of this provider. The others try the agent, as they do on the local one: `make test-all` does."""
+
+
 def _may_skip(suite: type[testing.Conformance]) -> bool:
     needed = CAPABILITIES.get(suite.needs or "")
     return suite.title in NOT_OFFERED or (needed is not None and not issubclass(MemoryProvider, needed))
@@ -34,4 +45,5 @@ class _Memory:
 
 for _suite in testing.SUITES:
     _made = type(f"Test{_suite.__name__}", (_Memory, _suite), {})
-    globals()[_made.__name__] = pytest.mark.may_skip(_made) if _may_skip(_suite) else _made
+    _made = pytest.mark.may_skip(_made) if _may_skip(_suite) else _made
+    globals()[_made.__name__] = _made if _suite in OWN else pytest.mark.long(_made)

@@ -1,4 +1,4 @@
-"""Runs the fuzzer on the seeds for FUZZ_SECONDS (10)."""
+"""Runs the fuzzer on the seeds for FUZZ_SECONDS (3)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from skerry.wire import Attach, Decoder, Exit, Hello, ProcessEntry, Start, Type, credit_frame, data_frame, encode_frame
 
 ROOT = Path(__file__).resolve().parents[2]
-SECONDS = int(os.environ.get("FUZZ_SECONDS", "10"))
+SECONDS = int(os.environ.get("FUZZ_SECONDS", "3"))
 
 
 def make_seeds(directory: Path) -> None:

@@ -201,7 +201,7 @@ async def test_a_search_yields_to_everything_else(apart: Separate, eve: httpx2.A
         searchers: list[str] = []
 
         async def is_searching() -> bool:
-            found = [child for child in children(apart) if "matcher" in Path(child, "cmdline").read_text()]
+            found = [child for child in children(apart) if "pattern_worker" in Path(child, "cmdline").read_text()]
             searchers.extend(found)
             return bool(found)
 
