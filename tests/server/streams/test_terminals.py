@@ -29,6 +29,7 @@ from skerry.server.streams import browser
 from tests.server.conftest import Running
 from tests.server.separate import Separate
 
+HEAD = struct.Struct(">BQ")
 DISCONNECTS = int(os.environ.get("SKERRY_DISCONNECTS", "50"))
 KILLS = 5 if os.environ.get("SOAK") else 2
 # Paced, because nobody holds it back while there is no connection: the ring must have the rest when it comes back.
@@ -115,15 +116,15 @@ class Screen:
                 if self.told[-1]["type"] == "exit":
                     return b""
                 continue
-            (offset,) = struct.unpack(">Q", message[:8])
-            assert offset == self.offset, (offset, self.offset)
-            self.offset += len(message) - 8
+            channel, offset = HEAD.unpack(message[: HEAD.size])
+            assert (channel, offset) == (1, self.offset), (channel, offset, self.offset)
+            self.offset += len(message) - HEAD.size
             assert self.socket is not None
             try:
                 self.socket.send(json.dumps({"type": "ack", "offset": self.offset}))
             except ConnectionClosed:
                 pass
-            return bytes(message[8:])
+            return bytes(message[HEAD.size :])
 
     def until(self, text: bytes) -> bytes:
         """What has come up to and with `text`; the rest is for the next call."""
@@ -265,8 +266,10 @@ def test_who_does_not_acknowledge_is_shown_no_more(server: Running, key: str, sa
         while True:
             message = opened.recv(timeout=1.5)
             if isinstance(message, bytes):
-                got += len(message) - 8
-                end = int.from_bytes(message[:8], "big") + len(message) - 8  # the first bytes may be gone by now
+                got += len(message) - HEAD.size
+                end = (
+                    HEAD.unpack(message[: HEAD.size])[1] + len(message) - HEAD.size
+                )  # the first bytes may be gone by now
     except TimeoutError:
         pass
     assert 256 * 1024 <= got < 1 << 20
@@ -421,7 +424,7 @@ def test_a_process_is_streamed_with_both_its_streams(server: Running, key: str, 
             if isinstance(message, str):
                 assert json.loads(message)["exit_code"] == 4
                 break
-            number, offset = struct.unpack(">BQ", message[:9])
+            number, offset = HEAD.unpack(message[: HEAD.size])
             assert offset == len(got[number])
             got[number] += message[9:]
     assert got == {1: b"out in\n", 2: b"err\n"}

@@ -1,10 +1,16 @@
-"""The browser's end of a stream: what it was shown and has not acknowledged is bounded."""
+"""The browser's end of a stream: what it was shown and has not acknowledged is bounded.
+
+Terminals and processes use one framing. Down, a binary message is `u8 channel | u64 offset | bytes`: channel 1 is
+stdout or the screen, 2 is stderr. `{"type": "gap", "channel", "from", "to"}` says which bytes are no longer kept. Up, a
+binary message is input, and `{"type": "ack", "channel": 1, "offset": n}` acknowledges what is before that offset.
+"""
 
 from __future__ import annotations
 
 import json
+import struct
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -29,6 +35,8 @@ MOST_WAITING = 4 << 20
 """Bytes of input that wait for the program. Acknowledgements behind more than that wait too."""
 PATIENCE = 15.0
 """Seconds that a program may take none of it; shorter than what keepalive allows a socket that is not read."""
+HEAD = struct.Struct(">BQ")
+STDOUT, STDERR = 1, 2
 _CODES = {InvalidArgument.code: 4400, TooLarge.code: 4413}
 """What a socket is closed with for what its browser did; 4503 for the rest."""
 
@@ -78,10 +86,11 @@ def gone_is_fine() -> Iterator[None]:
 
 
 class Browser:
-    """Made with an accepted socket."""
+    """Made with an accepted socket; `since` is the offset of the next byte of each channel, -1 where it begins now."""
 
-    def __init__(self, socket: WebSocket) -> None:
+    def __init__(self, socket: WebSocket, since: Mapping[int, int]) -> None:
         self._socket = socket
+        self._next = dict(since)
         self._sent: dict[int, int] = {}
         self._acknowledged: dict[int, int] = {}
         self._room = anyio.Event()
@@ -125,14 +134,20 @@ class Browser:
             tasks.cancel_scope.cancel()
         await self._close(end)
 
-    async def show(self, frame: bytes, start: int, end: int, channel: int = 0) -> None:
-        """Send bytes from offset `start` to `end`, then wait until few enough are in flight."""
-        self._acknowledged.setdefault(channel, start)
-        self._sent[channel] = end
-        await self._socket.send_bytes(frame)
+    async def show(self, channel: int, offset: int, data: bytes) -> None:
+        """Send bytes, and before them the gap that they leave; then wait until few enough are in flight."""
+        if 0 <= self._next[channel] < offset:
+            await self.tell({"type": "gap", "channel": channel, "from": self._next[channel], "to": offset})
+        self._acknowledged.setdefault(channel, offset)
+        self._sent[channel] = self._next[channel] = offset + len(data)
+        await self._socket.send_bytes(HEAD.pack(channel, offset) + data)
         while sum(self._sent[key] - self._acknowledged[key] for key in self._sent) > UNACKNOWLEDGED:
             self._room = anyio.Event()
             await self._room.wait()
+
+    def shown(self, channel: int) -> int:
+        """The offset behind the last byte that was sent."""
+        return max(0, self._next[channel])
 
     async def tell(self, message: dict[str, Any]) -> None:
         await self._socket.send_text(json.dumps(message))
@@ -187,7 +202,7 @@ class Browser:
                 yield parsed
 
     def _acknowledge(self, message: dict[str, Any]) -> None:
-        offset, channel = message.get("offset"), message.get("channel", 0)
+        offset, channel = message.get("offset"), message.get("channel", STDOUT)
         if type(offset) is not int or type(channel) is not int or channel not in self._sent:
             raise InvalidArgument("an ack has the offset of a byte that was sent")
         self._acknowledged[channel] = max(self._acknowledged[channel], min(offset, self._sent[channel]))

@@ -1,12 +1,10 @@
-"""A background process for browsers: as a terminal, but with two streams.
+"""A background process for browsers, in the framing of `browser.py`: two channels down, its input up.
 
-Down: binary `u8 stream | u64 offset | bytes`, stream 1 is stdout, 2 stderr; text `{"type": "gap" | "exit" | "error"}`.
-Up: binary is its input, `{"type": "eof"}` ends that; `{"type": "ack", "channel": 1 | 2, "offset": n}`.
+Down, beside that: text `{"type": "exit" | "error"}`. Up: `{"type": "eof"}` ends its input.
 """
 
 from __future__ import annotations
 
-import struct
 from typing import Annotated, Any, Literal
 
 from fastapi import Query
@@ -16,15 +14,14 @@ from skerry.core import InvalidArgument, ProcessNotFound, SkerryError
 from skerry.sdk import AsyncExecStream, AsyncProcess
 from skerry.server.context import About, Ctx, Sandbox, Who
 from skerry.server.projects.handles import PROCESSES
-from skerry.server.streams.browser import Browser, Ended, admit, gone_is_fine
+from skerry.server.streams.browser import STDERR, STDOUT, Browser, Ended, admit, gone_is_fine
 from skerry.server.streams.terminal import check_runs
 from skerry.server.web.guard import Routes
 
 router = Routes("streams")
 PATH = "/v1/sandboxes/{sandbox}/processes/{process}"
 Offset = Annotated[int, Query(ge=-1, le=2**62)]
-_HEAD = struct.Struct(">BQ")
-_NUMBERS = {"stdout": 1, "stderr": 2}
+_CHANNELS = {"stdout": STDOUT, "stderr": STDERR}
 
 
 @router.websocket(PATH)
@@ -48,26 +45,19 @@ async def process(
     start = (since, since if since_stderr is None else since_stderr)
     async with handle.attach(since=since if since_stderr is None else start, output_limit=0) as stream:
         await socket.accept()
-        browser = Browser(socket)
+        browser = Browser(socket, dict(zip((STDOUT, STDERR), start, strict=True)))
         with gone_is_fine():
-            await browser.run(_Process(handle, stream, browser, start), context, actor, subject, action)
+            await browser.run(_Process(handle, stream, browser), context, actor, subject, action)
 
 
 class _Process:
-    def __init__(self, handle: AsyncProcess, stream: AsyncExecStream, browser: Browser, since: tuple[int, int]) -> None:
+    def __init__(self, handle: AsyncProcess, stream: AsyncExecStream, browser: Browser) -> None:
         self._handle, self._stream, self._browser = handle, stream, browser
-        self._next = {"stdout": since[0], "stderr": since[1]}
 
     async def down(self) -> Ended:
         try:
             async for chunk in self._stream:
-                number, expected = _NUMBERS[chunk.stream], self._next[chunk.stream]
-                if 0 <= expected < chunk.offset:
-                    gap = {"type": "gap", "channel": number, "from": expected, "to": chunk.offset}
-                    await self._browser.tell(gap)
-                end = self._next[chunk.stream] = chunk.offset + len(chunk.data)
-                frame = _HEAD.pack(number, chunk.offset) + chunk.data
-                await self._browser.show(frame, chunk.offset, end, number)
+                await self._browser.show(_CHANNELS[chunk.stream], chunk.offset, chunk.data)
             result = await self._stream.wait()
             how = {"exit_code": result.exit_code, "signal": result.signal, "status": result.status}
             await self._browser.tell({"type": "exit", **how})

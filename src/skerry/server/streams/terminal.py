@@ -1,13 +1,12 @@
-"""A terminal for browsers: bytes with their offsets down, keys up, and JSON for the rest.
+"""A terminal for browsers, in the framing of `browser.py`.
 
-Down: binary `u64 offset | bytes`; text `{"type": "state" | "gap" | "exit" | "error", …}`. Up: binary is typed; text is
-`{"type": "ack", "offset": n}`, `{"type": "resize", "cols": n, "rows": n}`. The terminal lives in the sandbox's agent:
-who comes back with `?since=` and the last offset it has gets what follows, whatever became of this server meanwhile.
+Down, beside that: text `{"type": "state" | "exit" | "error", …}`. Up: binary is typed, text is `{"type": "resize",
+"cols": n, "rows": n}`. The terminal lives in the sandbox's agent: a browser that comes back with `?since=` and the last
+offset it has gets what follows, whatever happened to this server in between.
 """
 
 from __future__ import annotations
 
-import struct
 from typing import Annotated, Any, Literal
 
 from fastapi import Query
@@ -16,7 +15,7 @@ from starlette.websockets import WebSocket
 from skerry.core import Conflict, InvalidArgument, ProcessNotFound, SkerryError, State
 from skerry.sdk import AsyncTerminal, AsyncTerminalStream
 from skerry.server.context import About, Context, Ctx, Sandbox, Who
-from skerry.server.streams.browser import Browser, Ended, admit, gone_is_fine
+from skerry.server.streams.browser import STDOUT, Browser, Ended, admit, gone_is_fine
 from skerry.server.web.guard import Routes
 
 router = Routes("streams")
@@ -24,7 +23,6 @@ PATH = "/v1/sandboxes/{sandbox}/terminals/{terminal}"
 Mode = Literal["control", "view", "takeover"]
 Offset = Annotated[int, Query(ge=-1, le=2**62, description="The offset of the next byte; -1: only what comes.")]
 Side = Annotated[int | None, Query(ge=1, le=10_000)]
-_OFFSET = struct.Struct(">Q")
 
 
 @router.websocket(PATH)
@@ -50,9 +48,9 @@ async def terminal(
         if cols is not None and rows is not None and not view:
             await _resize(handle, cols, rows)
         await socket.accept()
-        browser = Browser(socket)
+        browser = Browser(socket, {STDOUT: since})
         with gone_is_fine():
-            await browser.run(_Terminal(handle, stream, browser, since), context, actor, subject, action)
+            await browser.run(_Terminal(handle, stream, browser), context, actor, subject, action)
 
 
 async def check_runs(context: Context, sandbox_id: str) -> None:
@@ -70,21 +68,17 @@ async def _resize(handle: AsyncTerminal, cols: int, rows: int) -> None:
 
 
 class _Terminal:
-    def __init__(self, handle: AsyncTerminal, stream: AsyncTerminalStream, browser: Browser, since: int) -> None:
+    def __init__(self, handle: AsyncTerminal, stream: AsyncTerminalStream, browser: Browser) -> None:
         self._handle, self._stream, self._browser = handle, stream, browser
-        self._next = since
 
     async def down(self) -> Ended:
         try:
             async for chunk in self._stream:
-                if self._next >= 0 and chunk.offset > self._next:
-                    await self._browser.tell({"type": "gap", "from": self._next, "to": chunk.offset})
-                self._next = chunk.offset + len(chunk.data)
-                await self._browser.show(_OFFSET.pack(chunk.offset) + chunk.data, chunk.offset, self._next)
+                await self._browser.show(STDOUT, chunk.offset, chunk.data)
             exit = self._stream.exit
             assert exit is not None
             how = {"exit_code": exit.exit_code, "signal": exit.signal, "status": exit.status}
-            await self._browser.tell({"type": "exit", **how, "offset": max(self._next, 0)})
+            await self._browser.tell({"type": "exit", **how, "offset": self._browser.shown(STDOUT)})
         except SkerryError as error:
             return Ended(4503, error)
         return Ended()
