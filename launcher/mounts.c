@@ -249,6 +249,19 @@ void mount_parts(const struct plan *plan, int root) {
     mount_agent(plan, root);
 }
 
+/* What is mounted in /dev and has the sandbox's files, as /dev/shm may: a copy in no place yet, with all that is mounted below it.
+ * -1: the files are elsewhere. */
+static int below_devices(const char *files, char *where, size_t room) {
+    if (strncmp(files, "/dev/", 5)) return -1;
+    size_t length = 5 + strcspn(files + 5, "/");
+    if (length >= room) errno = ENAMETOOLONG, die("keep %s", files);
+    memcpy(where, files, length);
+    where[length] = 0;
+    int tree = syscall(SYS_open_tree, AT_FDCWD, where, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE);
+    if (tree < 0) die("open_tree %s", where);
+    return tree;
+}
+
 /* The runtime binds devices of the machine into the sandbox. Here it finds them with inodes of the sandbox's own. It remounts them,
  * which is quick where the mount has no attributes to keep. A machine whose devices are mounts themselves has to do with these. */
 void own_devices(const struct plan *plan) {
@@ -258,7 +271,10 @@ void own_devices(const struct plan *plan) {
         close(tree);
         return;
     }
+    char home[256];
+    int kept = below_devices(plan->scratch, home, sizeof home);
     attach(tree, open_directory("/dev"), "/dev");
+    if (kept >= 0) attach(kept, open_directory(home), home);
     int null = open("/dev/null", O_RDWR);
     if (null < 0 || dup2(null, 0) < 0 || dup2(null, 1) < 0 || dup2(null, 2) < 0) die("open /dev/null");
     if (null > 2) close(null);

@@ -16,14 +16,18 @@ from skerry.server.access.permissions import Action, Role
 from skerry.server.access.rate_limits import Buckets, Counts
 from skerry.server.access.tickets import Tickets
 from skerry.server.jobs.event_collector import Hub
+from skerry.server.projects.handles import process_handles, terminal_handles
 from skerry.server.projects.leases import Leases
 from skerry.server.projects.projects import locate, visible
 from skerry.server.projects.sandboxes import Directory, Located
+from skerry.server.projects.slots import Slots
 from skerry.server.projects.snapshots_volumes import Holdings, LocatedSnapshot, LocatedVolume
 from skerry.server.run.metrics import Metrics
 from skerry.server.settings import Settings
 from skerry.server.store import Project, Store, User
 
+MOST_WIRES = 64
+"""Wire connections of one actor to one sandbox: its agent takes 256 in all, and one reader leaves some to others."""
 MANY_ADDRESSES = 20
 """How many addresses may try one name as often as one address may try any, before all who try it are slowed down."""
 
@@ -51,6 +55,10 @@ class Context:
         self.names_tried = Buckets(settings.sign_in_rate, settings.sign_in_burst * MANY_ADDRESSES)
         self.events = Hub(self.provider, self.store, self.sandboxes)
         self.passwords = Passwords()
+        self.slots = Slots()
+        self.processes, self.terminals = process_handles(), terminal_handles()
+        self.wires = Counts(MOST_WIRES)
+        """Of each actor, wire connections to one sandbox."""
         self.stopping = asyncio.Event()
 
     def allows(self, actor: Actor, action: Action, subject: Subject) -> bool:

@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -394,6 +395,19 @@ def test_a_home_without_room_for_a_pool_is_a_full_disk(tmp_path: Path) -> None:
         assert sorted(path.name for path in home.iterdir() if path.name.startswith("pool")) == ["pool", "pool.lock"]
     finally:
         subprocess.run(["umount", "-l", str(home)], check=True)
+
+
+def test_a_home_below_dev_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The launcher covers /dev with one of the sandbox's own: the files in /dev/shm stay in sight."""
+    monkeypatch.setenv("SKERRY_POOL_SIZE", "600MB")
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as place:
+        engine = Engine(Path(place) / "home")
+        try:
+            info = engine.create(SandboxSpec())
+            assert engine.get(info.id).state is State.RUNNING
+            engine.destroy(info.id)
+        finally:
+            unmount_below(Path(place))
 
 
 def test_long_home_paths_work(tmp_path: Path) -> None:

@@ -30,8 +30,8 @@ from skerry.providers.remote import RemoteProvider
 from skerry.providers.remote import holder as remote_leases
 from skerry.sdk import AsyncSandbox
 from skerry.server.access.permissions import Role
+from skerry.server.context import MOST_WIRES
 from skerry.server.projects import leases
-from skerry.server.streams import wire
 from skerry.wire import FINAL, Decoder, Hello, Life, LifeReply, Read, Type, encode_frame
 from tests.server.conftest import Running
 
@@ -271,7 +271,7 @@ def test_who_breaks_the_protocol_is_put_out(server: Running, provider: RemotePro
 async def test_a_reader_leaves_connections_to_others(server: Running, box: AsyncSandbox) -> None:
     server.share(server.project("host"), "crowd", Role.READ)
     crowd = RemoteProvider(server.url, api_key=server.key("crowd"))
-    opened = [await crowd.dial(box.id) for _ in range(wire.MOST)]
+    opened = [await crowd.dial(box.id) for _ in range(MOST_WIRES)]
     with pytest.raises(QuotaExceeded):
         await crowd.dial(box.id)
     theirs = await AsyncSandbox.connect(box.id, provider=RemoteProvider(server.url, api_key=server.key("host")))

@@ -19,13 +19,9 @@ from skerry.core import (
 )
 from skerry.server.access.identity import Actor
 from skerry.server.access.permissions import ADMIN, MAKER, ROLES, SCOPES, SIGNED_IN, Action, On, Role, Scope
-from skerry.server.access.rate_limits import Buckets
 from skerry.server.store import AuditEntry, Project, Store, User
 
 log = logging.getLogger("skerry.server.audit")
-
-_nobodies = Buckets(rate=1.0, burst=300)
-"""Refusals of people without credentials that are written down, for each address."""
 
 _MISSING: dict[On, type[SkerryError]] = {
     "sandbox": SandboxNotFound,
@@ -149,8 +145,8 @@ async def record(
     store: Store, actor: Actor, action: Action, subject: Subject, *, operation: str, outcome: str = "ok"
 ) -> None:
     """Write down what was done or refused."""
-    if not actor.signed_in and outcome != "ok" and _nobodies.take(actor.id):
-        return  # who has no account cannot fill the disk either; the log has each request
+    if not actor.signed_in and outcome != "ok" and store.audit.nobodies.take(actor.id):
+        return  # a client without an account cannot fill the disk; the log has each request
     entry = AuditEntry(
         time=time.time(),
         actor=actor.name,

@@ -25,13 +25,13 @@ class Counts:
     """At most `most` at once for each key."""
 
     def __init__(self, most: int) -> None:
-        self._most = most
+        self.most = most
         self._open: dict[str, int] = {}
 
     def enter(self, key: str) -> bool:
         """One more, to be given back by `leave`; False: there are as many as there may be."""
         count = self._open.get(key, 0)
-        if count >= self._most:
+        if count >= self.most:
             return False
         self._open[key] = count + 1
         return True

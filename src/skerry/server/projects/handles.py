@@ -1,7 +1,7 @@
 """Handles to processes and terminals that take input, kept between requests: the next one goes on where the last ended.
 
 A handle holds the stream that carries input; closing it after each request could lose what the program has not read.
-Two handles to one process would take over from each other, and what the first has sent be dropped: so there is one.
+A second handle would take over the first and drop its unsent input, so each process has one shared handle.
 """
 
 from __future__ import annotations
@@ -51,5 +51,9 @@ class Handles(Generic[H]):
         self._kept.get(sandbox, OrderedDict()).pop(id, None)
 
 
-PROCESSES: Handles[AsyncProcess] = Handles(lambda sandbox, which: sandbox.processes.get(which))
-TERMINALS: Handles[AsyncTerminal] = Handles(lambda sandbox, which: sandbox.terminals.get(which))
+def process_handles() -> Handles[AsyncProcess]:
+    return Handles(lambda sandbox, which: sandbox.processes.get(which))
+
+
+def terminal_handles() -> Handles[AsyncTerminal]:
+    return Handles(lambda sandbox, which: sandbox.terminals.get(which))

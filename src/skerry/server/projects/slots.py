@@ -5,42 +5,53 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from weakref import WeakKeyDictionary, WeakValueDictionary
+from dataclasses import dataclass
+from weakref import WeakValueDictionary
 
 from skerry.server.access.identity import Actor
-from skerry.server.context import Context
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """`each` places for one actor, and `most` in one server, if that is bounded."""
+
+    name: str
+    each: int
+    most: int | None = None
+
+
+STATES = Kind("states", each=2, most=8)
+"""For states on their way: each holds one of the provider's threads while a client is slow."""
+CREATES = Kind("creates", each=8)
+"""For what makes sandboxes: the provider makes few at a time."""
+CHANGES = Kind("changes", each=8)
+"""For what changes a sandbox, a snapshot, a volume or a template as a whole: each may hold a thread of the provider."""
+ENDS = Kind("ends", each=8)
+"""For what destroys sandboxes: apart from changes, since a destroy ends a stop that takes long."""
+LISTS = Kind("lists", each=2)
+"""For long lists: reading and writing one takes the event loop's time, a slice at a time."""
+OUTPUTS = Kind("outputs", each=4, most=32)
+"""For commands whose output has become large, while the server holds it."""
+SEARCHES = Kind("searches", each=2, most=8)
+"""For the processes that find and replace by patterns."""
+SLICES = Kind("slices", each=1)
+"""For slices of large answers, which are made in the event loop."""
 
 
 class Slots:
-    """`each` for one actor, and `most` in one server, if at all: nobody's slow work keeps all others waiting."""
+    """The places of one server."""
 
-    def __init__(self, *, each: int, most: int | None = None) -> None:
-        self._each, self._most = each, most
-        self._all: WeakKeyDictionary[Context, asyncio.Semaphore] = WeakKeyDictionary()
-        self._own: WeakKeyDictionary[Context, WeakValueDictionary[str, asyncio.Semaphore]] = WeakKeyDictionary()
+    def __init__(self) -> None:
+        self._all: dict[str, asyncio.Semaphore] = {}
+        self._own: WeakValueDictionary[tuple[str, str], asyncio.Semaphore] = WeakValueDictionary()
 
     @asynccontextmanager
-    async def taken(self, context: Context, actor: Actor) -> AsyncIterator[None]:
+    async def taken(self, kind: Kind, actor: Actor) -> AsyncIterator[None]:
         """Waits for a place."""
-        own = self._own.setdefault(context, WeakValueDictionary())
-        mine = own.setdefault(actor.id, asyncio.Semaphore(self._each))
+        mine = self._own.setdefault((kind.name, actor.id), asyncio.Semaphore(kind.each))
         async with mine:
-            if self._most is None:
+            if kind.most is None:
                 yield
                 return
-            async with self._all.setdefault(context, asyncio.Semaphore(self._most)):
+            async with self._all.setdefault(kind.name, asyncio.Semaphore(kind.most)):
                 yield
-
-
-STATES = Slots(each=2, most=8)
-"""For states on their way: each holds one of the provider's threads while a client is slow."""
-CREATES = Slots(each=8)
-"""For what makes sandboxes: the provider makes few at a time."""
-CHANGES = Slots(each=8)
-"""For what changes a sandbox, a snapshot, a volume or a template as a whole: each may hold a thread of the provider."""
-ENDS = Slots(each=8)
-"""For what destroys sandboxes: apart from changes, since a destroy ends a stop that takes long."""
-LISTS = Slots(each=2)
-"""For long lists: reading and writing one takes the event loop's time, a slice at a time."""
-OUTPUTS = Slots(each=4, most=32)
-"""For commands whose output has become large, while the server holds it."""

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
+from skerry.server.access.rate_limits import Buckets
 from skerry.server.store.database import Database
 
 
@@ -32,6 +33,8 @@ class AuditEntry:
 class Audit:
     def __init__(self, db: Database) -> None:
         self._db = db
+        self.nobodies = Buckets(rate=1.0, burst=300)
+        """Refusals of clients without credentials that are written down, for each address."""
 
     async def add(self, entries: Sequence[AuditEntry]) -> None:
         rows = [astuple(entry)[:-1] for entry in entries]

@@ -13,7 +13,6 @@ from starlette.websockets import WebSocket
 from skerry.core import InvalidArgument, ProcessNotFound, SkerryError
 from skerry.sdk import AsyncExecStream, AsyncProcess
 from skerry.server.context import About, Ctx, Sandbox, Who
-from skerry.server.projects.handles import PROCESSES
 from skerry.server.streams.browser import STDERR, STDOUT, Browser, Ended, admit, gone_is_fine
 from skerry.server.streams.terminal import check_runs
 from skerry.server.web.guard import Routes
@@ -41,7 +40,7 @@ async def process(
     await check_runs(context, sandbox.id)
     # Who only looks starts nothing; who controls shares the handle of the requests that send input.
     box = await sandbox.use(auto_start=not view)
-    handle = await box.processes.get(process, view=True) if view else await PROCESSES.get(box, process)
+    handle = await box.processes.get(process, view=True) if view else await context.processes.get(box, process)
     start = (since, since if since_stderr is None else since_stderr)
     async with handle.attach(since=since if since_stderr is None else start, output_limit=0) as stream:
         await socket.accept()

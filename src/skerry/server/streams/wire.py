@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -30,24 +29,19 @@ BROKEN_PROTOCOL = 1002
 AGENT_GONE = 4503
 REMEMBER = 1.0
 """Seconds that an answer of the permission table is good for."""
-MOST = 64
-"""Connections of one actor to one sandbox: its agent takes 256 in all, and whoever only looks leaves some to others."""
-_open: Counter[tuple[str, str]] = Counter()
 
 
 @contextmanager
-def _place(actor: Actor, sandbox_id: str) -> Iterator[None]:
+def _place(context: Context, actor: Actor, sandbox_id: str) -> Iterator[None]:
     """Raises QuotaExceeded."""
-    who = (actor.id, sandbox_id)
-    if _open[who] >= MOST:
-        raise QuotaExceeded(f"you have {MOST} connections to this sandbox already", hint="close some, or share one")
-    _open[who] += 1
+    who = f"{actor.id} {sandbox_id}"
+    if not context.wires.enter(who):
+        most = context.wires.most
+        raise QuotaExceeded(f"you have {most} connections to this sandbox already", hint="close some, or share one")
     try:
         yield
     finally:
-        _open[who] -= 1
-        if not _open[who]:
-            del _open[who]
+        context.wires.leave(who)
 
 
 class Rights:
@@ -70,7 +64,7 @@ class Rights:
 async def wire(socket: WebSocket, context: Ctx, actor: Who, subject: About, sandbox: Sandbox) -> None:
     if SUBPROTOCOL not in socket.scope["subprotocols"]:
         raise InvalidArgument(f"this needs the WebSocket subprotocol {SUBPROTOCOL}")
-    with _place(actor, sandbox.id):
+    with _place(context, actor, sandbox.id):
         async with open_agent(context.provider, sandbox.id) as (hello, agent):
             await socket.accept(subprotocol=SUBPROTOCOL)
             trail = Trail(context, actor, subject)

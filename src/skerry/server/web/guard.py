@@ -27,7 +27,7 @@ from skerry.server.access.permissions import ROUTES, Action, Rule
 from skerry.server.access.revocation import while_allowed
 from skerry.server.context import Context
 from skerry.server.projects.projects import locate
-from skerry.server.projects.slots import Slots
+from skerry.server.projects.slots import Kind
 from skerry.server.web.problems import responses
 
 P = ParamSpec("P")
@@ -78,7 +78,7 @@ def _parts(rule: Rule, path: Mapping[str, Any]) -> tuple[str, ...]:
 class GuardedRoute(APIRoute):
     rule: Rule
     operation: str
-    slots: Slots | None
+    slots: Kind | None
     """What the actor needs a place of while the request lasts."""
 
     def _refuse_key(self, scope: Scope) -> None:
@@ -111,7 +111,7 @@ class GuardedRoute(APIRoute):
         try:
             self._refuse_key(scope)
             with while_allowed(context, actor, subject, self.rule.action) if owned else nullcontext():
-                async with nullcontext() if self.slots is None else self.slots.taken(context, actor):
+                async with nullcontext() if self.slots is None else context.slots.taken(self.slots, actor):
                     await super().handle(scope, bounded(receive, self.rule.body, scope), sent)
         except SkerryError as error:
             outcome = error.code

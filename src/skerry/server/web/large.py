@@ -21,7 +21,7 @@ from skerry.core import Cut, ExecResult, around
 from skerry.sdk import AsyncExecStream
 from skerry.server.access.identity import Actor
 from skerry.server.context import Context
-from skerry.server.projects.slots import OUTPUTS, Slots
+from skerry.server.projects.slots import OUTPUTS, SLICES
 from skerry.server.web.models.mirror import PROPERTIES, TEXT, answer, to_json
 from skerry.server.web.responses import Sender, Streamed
 
@@ -31,13 +31,12 @@ SLICE = 24 << 10
 """Bytes or characters that are written at once; whole triples, as base64 needs them."""
 ITEMS = 20
 """Items of a list that are read or written at once."""
-_slices = Slots(each=1)
 
 
 @asynccontextmanager
 async def sliced(context: Context, who: Actor) -> AsyncIterator[None]:
     """Around a slice of work in the event loop, after which others have their turn."""
-    async with _slices.taken(context, who):
+    async with context.slots.taken(SLICES, who):
         yield
         await asyncio.sleep(0)
 
@@ -78,7 +77,7 @@ async def collected(held: AsyncExitStack, context: Context, who: Actor, running:
         async for chunk in running:
             size += len(chunk.data)
             if size > LARGE and not counted:
-                await held.enter_async_context(OUTPUTS.taken(context, who))
+                await held.enter_async_context(context.slots.taken(OUTPUTS, who))
                 counted = True
         return await running.wait()
 

@@ -19,7 +19,7 @@ from skerry.core import InternalError, Timeout, from_problem
 from skerry.sdk import AsyncSandbox
 from skerry.server.access.identity import Actor
 from skerry.server.context import Context
-from skerry.server.projects.slots import Slots
+from skerry.server.projects.slots import SEARCHES
 from skerry.server.web.models import inside
 from skerry.server.web.pattern_worker import ANSWER, PROBLEM
 from skerry.server.web.responses import Sender, Streamed
@@ -27,7 +27,6 @@ from skerry.server.web.responses import Sender, Streamed
 LIMIT = 30.0
 NICE = 10
 """Such a process yields to the server and to sandboxes, by its CPU and its disk."""
-_slots = Slots(each=2, most=8)
 
 
 def glob(context: Context, who: Actor, box: AsyncSandbox, pattern: str, path: str, user: str | None) -> Streamed:
@@ -48,7 +47,7 @@ def _elsewhere(context: Context, who: Actor, box: AsyncSandbox, what: str, optio
         await box.reconnect()  # started here, if it may be: the other process starts nothing
         order = {"provider": context.settings.provider, "sandbox": box.id, "what": what, "options": options}
         async with (
-            _slots.taken(context, who),
+            context.slots.taken(SEARCHES, who),
             _asked(json.dumps(order).encode("ascii"), str(context.settings.home)) as (process, out),
         ):
             await sender.head(200, {"content-type": "application/json"})

@@ -290,7 +290,7 @@ def _export(context: Context, who: Actor, source_id: str) -> Response:
     chosen = portable(context.provider, "export_state")
 
     async def send(sender: Sender) -> None:
-        async with STATES.taken(context, who), aclosing(exporting(chosen, source_id)) as pieces:
+        async with context.slots.taken(STATES, who), aclosing(exporting(chosen, source_id)) as pieces:
             async for piece in pieces:
                 if not sender.begun:
                     await sender.head(200, {"content-type": "application/vnd.skerry.pieces"})
@@ -315,7 +315,7 @@ async def import_(
     holder = leased_to(context, spec, holder)
     inner = await inner_spec(context, who, project, spec)
     chosen = portable(context.provider, "import_state")
-    async with STATES.taken(context, who):
+    async with context.slots.taken(STATES, who):
         source: Any = io.BufferedReader(Inlet(_after(rest, chunks)), PIECE)
         info: SandboxInfo = await chosen.import_state(source, inner, key=None, on_progress=None)
     return await adopt(request, context, who, project, info, holder, process)

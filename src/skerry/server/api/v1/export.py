@@ -45,7 +45,7 @@ def _export(context: Context, who: Actor, source: str, name: str, wanted: models
     key = None if wanted is None else wanted.key
 
     async def send(sender: Sender) -> None:
-        async with STATES.taken(context, who):
+        async with context.slots.taken(STATES, who):
             await _write(sender, chosen, source, key, name)
 
     return Streamed(send)
@@ -104,7 +104,7 @@ async def import_state(
     given = wanted.given()
     if skerry_options is None and (given.get("secrets") or getattr(given.get("source"), "password", None)):
         raise InvalidArgument("secrets do not belong into a URL", hint="send the options as the header Skerry-Options")
-    async with STATES.taken(context, who):
+    async with context.slots.taken(STATES, who):
         source = io.BufferedReader(Inlet(body(request)), PIECE)
         _, info = await create.create(
             context, who, project, wanted, idempotency_key=idempotency_key, import_state=source, key=key

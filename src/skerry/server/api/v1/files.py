@@ -119,7 +119,7 @@ async def list_directory(
     async def read() -> list[FileInfo]:
         page: list[FileInfo] = []
         reading = aclosing(list_stream(box.files, path, depth=depth, after=after, user=user))
-        async with LISTS.taken(context, who), reading as parts:
+        async with context.slots.taken(LISTS, who), reading as parts:
             async for part in parts:
                 some: list[FileInfo] | None = None
                 while some is None or some:

@@ -10,7 +10,6 @@ from fastapi import Path, Query, Request, Response
 from skerry.core import ExecResult, ProcessInfo, Timeout
 from skerry.sdk import ProcessOutput
 from skerry.server.context import Ctx, Who
-from skerry.server.projects.handles import PROCESSES
 from skerry.server.web import large
 from skerry.server.web.describe import SANDBOX, Box, op
 from skerry.server.web.guard import Routes
@@ -27,7 +26,7 @@ WaitFor = Annotated[float, Query(gt=0, le=86400, description="Seconds to wait at
 
 
 @router.post(SANDBOX + "/processes", **op("Start a process in the background", mirrored(ProcessInfo), status=201))
-async def spawn(box: Box, body: inside.Spawn) -> Response:
+async def spawn(context: Ctx, box: Box, body: inside.Spawn) -> Response:
     """It outlives this request and every client; it is killed with all its descendants after `timeout` seconds."""
     process = await box.processes.spawn(
         body.command,
@@ -38,7 +37,7 @@ async def spawn(box: Box, body: inside.Spawn) -> Response:
         sudo=body.sudo,
         stdin=body.stdin,
     )
-    PROCESSES.keep(box, process.id, process)
+    context.processes.keep(box, process.id, process)
     return answer(await process.poll(), 201)
 
 
@@ -63,9 +62,9 @@ async def output(
 
 
 @router.post(SANDBOX + "/processes/{id}/stdin", **op("Send input to a process", status=204))
-async def stdin(request: Request, box: Box, id: Id, body: inside.Stdin) -> Response:
+async def stdin(request: Request, context: Ctx, box: Box, id: Id, body: inside.Stdin) -> Response:
     """To one that was started with `stdin`. Waits while it does not read."""
-    process = await PROCESSES.get(box, id)
+    process = await context.processes.get(box, id)
 
     async def send() -> None:
         if data := body.content():

@@ -10,7 +10,6 @@ from fastapi import Path, Query, Request, Response
 from skerry.core import TerminalExit, TerminalInfo, Timeout
 from skerry.sdk import TerminalOutput
 from skerry.server.context import Ctx, Who
-from skerry.server.projects.handles import TERMINALS
 from skerry.server.web import large
 from skerry.server.web.describe import SANDBOX, Box, op
 from skerry.server.web.guard import Routes
@@ -53,11 +52,11 @@ async def output(context: Ctx, who: Who, box: Box, id: Id, since: Since = 0) -> 
 
 
 @router.post(SANDBOX + "/terminals/{id}/input", **op("Type into a terminal", status=204))
-async def type_input(request: Request, box: Box, id: Id, body: inside.Typed) -> Response:
+async def type_input(request: Request, context: Ctx, box: Box, id: Id, body: inside.Typed) -> Response:
     """Waits while the terminal takes nothing. CONFLICT when another client has taken over since the last time."""
     if body.takeover:
-        TERMINALS.drop(box, id)
-    terminal = await TERMINALS.get(box, id)
+        context.terminals.drop(box, id)
+    terminal = await context.terminals.get(box, id)
     await while_there(request, terminal.write(body.content()))
     return Response(status_code=204)
 
