@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from enum import IntFlag
 from typing import ClassVar
 
 from skerry.wire.codec import Message, message, tag
@@ -57,6 +58,12 @@ class ReadDone(Message):
     bytes_read: int = tag(1)
 
 
+class WriteFlags(IntFlag):
+    APPEND = 1
+    PARENTS = 2
+    NEW = 4
+
+
 @message
 class Write(Message):
     type: ClassVar[Type | None] = Type.WRITE
@@ -82,12 +89,20 @@ class Count(Message):
     count: int = tag(1)
 
 
+class StatFlags(IntFlag):
+    NOFOLLOW = 1
+
+
 @message
 class Stat(Message):
     type: ClassVar[Type | None] = Type.STAT
     path: bytes = tag(1)
     user: str = tag(2, default="")
     flags: int = tag(3, default=0)
+
+
+class MkDirFlags(IntFlag):
+    PARENTS = 1
 
 
 @message
@@ -99,12 +114,20 @@ class MkDir(Message):
     flags: int = tag(4, default=0)
 
 
+class RemoveFlags(IntFlag):
+    RECURSIVE = 1
+
+
 @message
 class Remove(Message):
     type: ClassVar[Type | None] = Type.REMOVE
     path: bytes = tag(1)
     user: str = tag(2, default="")
     flags: int = tag(3, default=0)
+
+
+class RenameFlags(IntFlag):
+    NOREPLACE = 1
 
 
 @message
@@ -141,6 +164,12 @@ class Symlink(Message):
     target: bytes = tag(3)
 
 
+class CopyFlags(IntFlag):
+    RECURSIVE = 1
+    PARENTS = 2
+    NEW = 4
+
+
 @message
 class Copy(Message):
     type: ClassVar[Type | None] = Type.COPY
@@ -163,6 +192,10 @@ class HashReply(Message):
     sha256: bytes = tag(1)
     bytes_hashed: int = tag(2)
     entries: int = tag(3, default=1)
+
+
+class WatchFlags(IntFlag):
+    RECURSIVE = 1
 
 
 @message
@@ -189,6 +222,11 @@ class Change(Message):
     source: bytes = tag(4, default=b"")
 
 
+class PackFlags(IntFlag):
+    TOTALS = 1
+    NO_CONTENT = 2
+
+
 @message
 class Pack(Message):
     type: ClassVar[Type | None] = Type.PACK
@@ -198,6 +236,12 @@ class Pack(Message):
     exclude: tuple[bytes, ...] = tag(4, default=())
     max_size: int | None = tag(5, default=None)
     window: int = tag(6, default=256 * 1024)
+
+
+class UnpackFlags(IntFlag):
+    MERGE = 1
+    PARENTS = 2
+    NEW = 4
 
 
 @message

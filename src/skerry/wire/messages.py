@@ -17,31 +17,6 @@ AT_WORK = ("at_work", "at_rest")
 """The reasons of a note."""
 
 
-class OpenFlags(IntFlag):
-    """The `flags` of openers; each opener's own numbers, by name."""
-
-    FOREGROUND = 1
-    STDIN = 2
-    VIEW = 1
-    APPEND = 1
-    WRITE_PARENTS = 2
-    NEW = 4
-    NOFOLLOW = 1
-    PARENTS = 1
-    RECURSIVE = 1
-    NOREPLACE = 1
-    TERMINAL = 4
-    WATCH_RECURSIVE = 1
-    COPY_RECURSIVE = 1
-    COPY_PARENTS = 2
-    COPY_NEW = 4
-    PACK_TOTALS = 1
-    PACK_NO_CONTENT = 2
-    UNPACK_MERGE = 1
-    UNPACK_PARENTS = 2
-    UNPACK_NEW = 4
-
-
 @message
 class Boot(Message):
     type: ClassVar[Type | None] = Type.BOOT
@@ -75,6 +50,12 @@ class Empty(Message):
     """A REPLY that says no more than "done"."""
 
 
+class StartFlags(IntFlag):
+    FOREGROUND = 1
+    STDIN = 2
+    TERMINAL = 4
+
+
 @message
 class Start(Message):
     type: ClassVar[Type | None] = Type.START
@@ -105,6 +86,10 @@ class Exit(Message):
     stdout_bytes: int = tag(5)
     stderr_bytes: int = tag(6)
     oom_kills: int = tag(7, default=0)
+
+
+class AttachFlags(IntFlag):
+    VIEW = 1
 
 
 @message

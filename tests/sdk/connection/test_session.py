@@ -21,9 +21,9 @@ from skerry.wire import (
     Frame,
     Hello,
     Life,
-    OpenFlags,
     Signal,
     Start,
+    StartFlags,
     Type,
     credit_frame,
     data_frame,
@@ -182,7 +182,7 @@ async def test_cancelling_exec_closes_the_stream_at_once(fake: FakeProvider, san
     async def script(connection: Connection) -> None:
         await connection.greet()
         frame = await connection.opened()
-        assert Start.decode(frame.payload).flags & OpenFlags.FOREGROUND
+        assert Start.decode(frame.payload).flags & StartFlags.FOREGROUND
         await connection.raw(started(1))
         running.set()
         assert (await connection.frame(Type.CLOSE)).stream == 1

@@ -18,7 +18,7 @@ from skerry.sdk.commands.request import Request, check_whole
 from skerry.sdk.connection.link import CONTROL_GUARD, Link
 from skerry.sdk.connection.stream import Stream
 from skerry.sdk.processes.table import find_process, is_known, start_offsets
-from skerry.wire import Attach, Empty, OpenFlags, Signal
+from skerry.wire import Attach, AttachFlags, Empty, Signal, StartFlags
 
 SIGKILL = 9
 CHANNELS: dict[OutputStream, int] = {"stdout": STDOUT, "stderr": STDERR}
@@ -38,7 +38,7 @@ class Attachment:
         if isinstance(since, int) and since > 0:
             since = start_offsets(since, await find_process(link, self.id))
         out, err = (since, since) if isinstance(since, int) else since
-        return Attach(id=self.id, since_stdout=out, since_stderr=err, flags=int(OpenFlags.VIEW) if self.view else 0)
+        return Attach(id=self.id, since_stdout=out, since_stderr=err, flags=int(AttachFlags.VIEW) if self.view else 0)
 
 
 class _Queue:
@@ -113,7 +113,7 @@ class AsyncExecStream:
         session = await self._link.session(start=self._attach is None)
         limit = self._request.output_limit
         if self._attach is None:
-            has_input = bool(self._request.start.flags & OpenFlags.STDIN)
+            has_input = bool(self._request.start.flags & StartFlags.STDIN)
             stream = session.open(
                 self._request.start, channels=(STDOUT, STDERR), input=has_input, greets=True, max_replies=2
             )

@@ -8,14 +8,14 @@ from skerry.sdk.commands.output import TextDecoder
 from skerry.sdk.commands.request import BytesCallback, Request, TextCallback, call
 from skerry.sdk.connection.link import Link
 from skerry.sdk.connection.stream import Data, unheard
-from skerry.wire import OpenFlags
+from skerry.wire import StartFlags
 
 
 async def execute(
     link: Link, request: Request, on_stdout: TextCallback | None, on_stderr: TextCallback | None
 ) -> ExecResult:
     """Left before the end, by an exception or by cancellation, the command is killed with all its descendants."""
-    has_input = bool(request.start.flags & OpenFlags.STDIN)
+    has_input = bool(request.start.flags & StartFlags.STDIN)
     opening = link.open(request.start, channels=(STDOUT, STDERR), input=has_input, greets=True, max_replies=2)
     listeners = {
         channel: _Listener(callback)

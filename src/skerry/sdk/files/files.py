@@ -22,6 +22,7 @@ from skerry.wire import (
     Chmod,
     Chown,
     Copy,
+    CopyFlags,
     Count,
     FieldError,
     FileInfoMessage,
@@ -30,14 +31,19 @@ from skerry.wire import (
     ListDir,
     Message,
     MkDir,
-    OpenFlags,
+    MkDirFlags,
     Read,
     Remove,
+    RemoveFlags,
     Rename,
+    RenameFlags,
     Stat,
+    StatFlags,
     Symlink,
     Watch,
+    WatchFlags,
     Write,
+    WriteFlags,
     iter_entries,
 )
 
@@ -121,7 +127,7 @@ class AsyncFiles:
             AlreadyExists: `overwrite` is False and the file is there.
             Conflict: the file no longer has the etag `if_match`; with an empty one: it is there.
         """
-        flags = (OpenFlags.WRITE_PARENTS if parents else 0) | (0 if overwrite else OpenFlags.NEW)
+        flags = (WriteFlags.PARENTS if parents else 0) | (0 if overwrite else WriteFlags.NEW)
         return await self._write(path, data, int(flags), mode, user, if_match)
 
     async def append(
@@ -138,7 +144,7 @@ class AsyncFiles:
 
         Raises Conflict when the file does not have the etag `if_match` before; with an empty one: it is there.
         """
-        flags = OpenFlags.APPEND | (OpenFlags.WRITE_PARENTS if parents else 0)
+        flags = WriteFlags.APPEND | (WriteFlags.PARENTS if parents else 0)
         return await self._write(path, data, int(flags), mode, user, if_match)
 
     async def _write(
@@ -252,7 +258,7 @@ class AsyncFiles:
 
     async def stat(self, path: SandboxPath, *, follow: bool = True, user: str | None = None) -> FileInfo:
         """What is under that name; with `follow=False` a link itself."""
-        flags = 0 if follow else int(OpenFlags.NOFOLLOW)
+        flags = 0 if follow else int(StatFlags.NOFOLLOW)
         return await self._info(Stat(path=encode_path(path), user=check_user(user), flags=flags))
 
     async def exists(self, path: SandboxPath, *, user: str | None = None) -> bool:
@@ -270,14 +276,14 @@ class AsyncFiles:
 
         Raises AlreadyExists.
         """
-        flags = int(OpenFlags.PARENTS) if parents else 0
+        flags = int(MkDirFlags.PARENTS) if parents else 0
         return await self._info(
             MkDir(path=encode_path(path), user=check_user(user), mode=_check_mode(mode), flags=flags)
         )
 
     async def remove(self, path: SandboxPath, *, recursive: bool = False, user: str | None = None) -> int:
         """Remove a file, a link itself, or a directory; the number of things removed. Raises NotEmpty."""
-        flags = int(OpenFlags.RECURSIVE) if recursive else 0
+        flags = int(RemoveFlags.RECURSIVE) if recursive else 0
         message = Remove(path=encode_path(path), user=check_user(user), flags=flags)
         return (await self._link.request(message, Count, guard=SLOW_GUARD)).count
 
@@ -285,7 +291,7 @@ class AsyncFiles:
         self, path: SandboxPath, target: SandboxPath, *, overwrite: bool = True, user: str | None = None
     ) -> FileInfo:
         """Move something to another name. Raises AlreadyExists where `overwrite` is False."""
-        flags = 0 if overwrite else int(OpenFlags.NOREPLACE)
+        flags = 0 if overwrite else int(RenameFlags.NOREPLACE)
         message = Rename(
             path=encode_path(path), user=check_user(user), target=encode_path(target, "target"), flags=flags
         )
@@ -327,8 +333,8 @@ class AsyncFiles:
             AlreadyExists: the target is a directory, or is there and `overwrite` is False.
             InvalidArgument: the target is inside the directory that is copied.
         """
-        flags = OpenFlags.COPY_RECURSIVE
-        flags |= (OpenFlags.COPY_PARENTS if parents else 0) | (0 if overwrite else OpenFlags.COPY_NEW)
+        flags = CopyFlags.RECURSIVE
+        flags |= (CopyFlags.PARENTS if parents else 0) | (0 if overwrite else CopyFlags.NEW)
         message = Copy(
             path=encode_path(path), user=check_user(user), target=encode_path(target, "target"), flags=int(flags)
         )
@@ -402,7 +408,7 @@ class AsyncFiles:
 
         Raises InvalidArgument. Everything else is raised where the watch begins.
         """
-        flags = int(OpenFlags.WATCH_RECURSIVE) if recursive else 0
+        flags = int(WatchFlags.RECURSIVE) if recursive else 0
         return AsyncWatch(self._link, Watch(path=encode_path(path), user=check_user(user), flags=flags))
 
     async def upload_all(

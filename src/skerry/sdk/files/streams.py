@@ -14,7 +14,7 @@ from skerry.sdk.files.files import MAX_ENTRIES, READ_WINDOW, AsyncFiles
 from skerry.sdk.files.info import file_info
 from skerry.sdk.files.trees import SLOW_GUARD, WINDOW, check_names, read_tree_info, summary
 from skerry.trees import Decoder, End, Entry, Record, Tally, TreeError
-from skerry.wire import Count, FieldError, ListDir, OpenFlags, Pack, Read, Unpack, iter_entries
+from skerry.wire import Count, FieldError, ListDir, Pack, Read, Unpack, UnpackFlags, iter_entries
 
 
 @asynccontextmanager
@@ -109,7 +109,7 @@ async def unpack_stream(
 
     What `batches` raises leaves nothing. Raises as `AsyncFiles.upload` does for what is inside.
     """
-    flags = OpenFlags.UNPACK_PARENTS | (OpenFlags.UNPACK_MERGE if merge else 0)
+    flags = UnpackFlags.PARENTS | (UnpackFlags.MERGE if merge else 0)
     message = Unpack(path=encode_path(path), user=check_user(user), flags=int(flags))
     async with files._link.open(message, input=True) as stream:
         async for batch in batches:

@@ -6,7 +6,7 @@ from skerry.sdk.commands.exchange import STDERR, STDOUT, Running
 from skerry.sdk.commands.output import Collector, ProcessOutput
 from skerry.sdk.connection.link import CONTROL_GUARD, Link
 from skerry.sdk.connection.stream import Data, unheard
-from skerry.wire import Attach, OpenFlags
+from skerry.wire import Attach, AttachFlags
 
 MAX_OUTPUT = 32 << 20
 """More than any ring buffer holds."""
@@ -17,7 +17,7 @@ async def read_rings(
 ) -> ProcessOutput:
     """The bytes from the offsets `since` up to at least `ends`. Raises ProcessNotFound, InvalidArgument."""
     opening = link.open(
-        Attach(id=id, since_stdout=since[0], since_stderr=since[1], flags=int(OpenFlags.VIEW)),
+        Attach(id=id, since_stdout=since[0], since_stderr=since[1], flags=int(AttachFlags.VIEW)),
         channels=(STDOUT, STDERR),
         greets=True,
         offsets=since,

@@ -15,7 +15,7 @@ from skerry.sdk.commands.output import TerminalChunk
 from skerry.sdk.commands.request import check_bytes
 from skerry.sdk.connection.link import CONTROL_GUARD, Link
 from skerry.sdk.processes.table import sound_size
-from skerry.wire import Attach, Attached, FrameError, Notice, OpenFlags
+from skerry.wire import Attach, Attached, AttachFlags, FrameError, Notice
 
 RETRIES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 """Seconds after each attempt to attach again that failed; what the last one raises counts."""
@@ -169,7 +169,7 @@ class AsyncTerminalStream:
         # From here to where the stream is ours nothing may wait: a byte taken meanwhile would come twice.
         since = self._since if former is None or former.started is None or self._quiet else former.end(STDOUT)
         stream = session.open(
-            Attach(id=self._id, since_stdout=since, since_stderr=-1, flags=int(OpenFlags.VIEW) if view else 0),
+            Attach(id=self._id, since_stdout=since, since_stderr=-1, flags=int(AttachFlags.VIEW) if view else 0),
             channels=(STDOUT, STDERR),
             input=not view,
             greets=True,
