@@ -48,6 +48,8 @@ from skerry.wire.frames import (
     INPUT_WINDOW,
     MAX_PAYLOAD,
     MAX_START,
+    STDERR,
+    STDOUT,
     Decoder,
     Frame,
     FrameError,
@@ -93,6 +95,7 @@ from skerry.wire.messages import (
     parse_last_words,
     parse_note,
 )
+from skerry.wire.opener import Opener, Shape
 
 __all__ = [
     "CHANNEL_MASK",
@@ -104,6 +107,8 @@ __all__ = [
     "LAST_WORDS_LIMIT",
     "MAX_PAYLOAD",
     "MAX_START",
+    "STDERR",
+    "STDOUT",
     "Attach",
     "AttachFlags",
     "Attached",
@@ -138,6 +143,7 @@ __all__ = [
     "MkDir",
     "MkDirFlags",
     "Notice",
+    "Opener",
     "Pack",
     "PackFlags",
     "PortEntry",
@@ -151,6 +157,7 @@ __all__ = [
     "Rename",
     "RenameFlags",
     "Resize",
+    "Shape",
     "Signal",
     "Start",
     "StartFlags",

@@ -268,7 +268,7 @@ async def test_silence_is_asked_about_and_an_answer_is_enough(fake: FakeProvider
 
     fake.script = script
     session = await open_session(fake, ping_after=0.05, lost_after=0.5)
-    stream = session.open(Start(argv=(b"x",)), channels=(1, 2), greets=True, max_replies=2)
+    stream = session.open(Start(argv=(b"x",)))
     with anyio.fail_after(5):
         for _ in range(4):
             await stream.next()

@@ -27,14 +27,13 @@ from skerry.wire import (
     Frame,
     FrameError,
     Hello,
-    Message,
     Notice,
+    Opener,
     Start,
     Type,
     encode_frame,
 )
 
-WINDOW = 256 * 1024
 OUTBOX_SOFT = 1 << 20
 """Above this, whoever wants to send more waits."""
 OUTBOX_MAX = 8 << 20
@@ -83,55 +82,28 @@ class Session:
         if channel.greeting is None:
             self.queue(hello_frame(channel.token), soon=True)
 
-    def open(
-        self,
-        message: Message,
-        *,
-        channels: tuple[int, ...] = (),
-        window: int = WINDOW,
-        input: bool = False,
-        greets: bool = False,
-        offsets: tuple[int, ...] | None = None,
-        jumps: bool = False,
-        max_replies: int = 1,
-        max_reply_bytes: int = 2 << 20,
-        on_notice: Callable[[Notice], None] | None = None,
-    ) -> Stream:
-        """Send the opener `message` and return its stream.
+    def open(self, message: Opener, *, on_notice: Callable[[Notice], None] | None = None) -> Stream:
+        """Send `message` and return its stream. The agent may send what the message's `shape` allows.
 
-        The agent may send DATA on `channels` from `offsets` on (with forward jumps only where `jumps`), after a first
-        REPLY if it `greets`, and at most `max_replies`; `input` says that channel 0 carries ours. `on_notice` allows
-        notices and gets each; it raises FrameError for one that makes no sense.
+        `on_notice` allows notices where the shape does not, and gets each; it raises FrameError for one that makes no
+        sense.
 
         Raises TooLarge for a message above the frame size, and the session's error if it has ended.
         """
         if self.error is not None:
             raise _again(self.error)
-        assert message.type is not None
         payload = message.encode()
         if len(payload) > MAX_PAYLOAD:
             self._check_large(message, len(payload))
         self._last_id += 1
         self.queue(encode_frame(self._last_id, message.type, payload))
-        stream = self._streams[self._last_id] = Stream(
-            self,
-            self._last_id,
-            channels=channels,
-            window=window,
-            input=input,
-            greets=greets,
-            offsets=offsets or (0,) * len(channels),
-            jumps=jumps,
-            max_replies=max_replies,
-            max_reply_bytes=max_reply_bytes,
-            on_notice=on_notice,
-        )
+        stream = self._streams[self._last_id] = Stream(self, self._last_id, message, on_notice)
         if self._timer is None:
             self._heard_at = self.loop.time()
             self._timer = self.loop.call_later(self._ping_after, self._check_alive, self._heard_at + self._ping_after)
         return stream
 
-    def _check_large(self, message: Message, size: int) -> None:
+    def _check_large(self, message: Opener, size: int) -> None:
         if not isinstance(message, Start):
             raise TooLarge("the request is above 1 MiB", hint="pass large data by stdin or as a file")
         if size > MAX_START:

@@ -29,9 +29,9 @@ from skerry.wire import (
     Hash,
     HashReply,
     ListDir,
-    Message,
     MkDir,
     MkDirFlags,
+    Opener,
     Read,
     Remove,
     RemoveFlags,
@@ -100,10 +100,7 @@ class AsyncFiles:
         if offset < 0 or (length is not None and length < 0):
             raise InvalidArgument("offset and length cannot be negative")
         message = Read(path=encode_path(path), user=check_user(user), offset=offset, length=length, window=READ_WINDOW)
-        opening = self._link.open(
-            message, channels=(0,), offsets=(offset,), window=READ_WINDOW, greets=True, max_replies=2
-        )
-        async with opening as stream:
+        async with self._link.open(message) as stream:
             async for part in content.content(stream):
                 yield part
 
@@ -160,7 +157,7 @@ class AsyncFiles:
             path=encode_path(path), user=check_user(user), mode=_check_mode(mode), flags=flags, if_match=if_match
         )
         source = content.read_chunks(data) if is_binary_file(data) else data
-        async with self._link.open(message, input=True) as stream:
+        async with self._link.open(message) as stream:
             return await content.store(stream, source)
 
     async def glob(self, pattern: str, *, path: SandboxPath = ".", user: str | None = None) -> list[FileInfo]:
@@ -245,7 +242,7 @@ class AsyncFiles:
         message = ListDir(path=encode_path(path), user=check_user(user), depth=check_whole(depth, "depth", least=1))
         entries: list[FileInfo] = []
         size = 0
-        async with self._link.open(message, channels=(0,)) as stream:
+        async with self._link.open(message) as stream:
             while isinstance(item := await stream.next(FILE_GUARD), Data):
                 size += len(item.data)
                 entries += _entries(stream, item)
@@ -433,7 +430,7 @@ class AsyncFiles:
         """Download each remote file or directory to its local name, in order. Stops at the first that fails."""
         return [await self.download(remote, local, merge=merge, exclude=exclude, user=user) for remote, local in pairs]
 
-    async def _info(self, message: Message, *, guard: float = FILE_GUARD) -> FileInfo:
+    async def _info(self, message: Opener, *, guard: float = FILE_GUARD) -> FileInfo:
         async with self._link.open(message) as stream:
             item = await stream.next(guard)
             if not isinstance(item, Reply) or not item.final:

@@ -45,7 +45,7 @@ async def upload(
     flags = UnpackFlags.PARENTS | (UnpackFlags.MERGE if merge else 0)
     message = Unpack(path=encode_path(remote), user=check_user(user), flags=int(flags))
     packer = Packer(path, names)
-    async with link.open(message, input=True) as stream, _batches(packer) as batches:
+    async with link.open(message) as stream, _batches(packer) as batches:
         async for batch, done in batches:
             if not await stream.send(batch):
                 break
@@ -111,7 +111,7 @@ async def download(
         exclude=tuple(encode(name, "exclude") for name in check_names(exclude)),
         window=WINDOW,
     )
-    async with link.open(message, channels=(0,), window=WINDOW, greets=True, max_replies=2) as stream:
+    async with link.open(message) as stream:
         info, first = read_tree_info(stream, await stream.next(SLOW_GUARD), final=False)
         unpacker = await in_thread(lambda: Unpacker(path, merge=merge))
         try:

@@ -9,19 +9,18 @@ from typing import TypeVar
 
 from skerry.core import ConnectionLost, Corrupted, agent_error, hello_frame, parse_hello
 from skerry.providers.local.launch.launch import address
-from skerry.wire import Decoder, Failure, FieldError, Frame, FrameError, Message, Type, encode_frame
+from skerry.wire import Decoder, Failure, FieldError, Frame, FrameError, Message, Opener, Type, encode_frame
 
 M = TypeVar("M", bound=Message)
 _STREAM = 1
 
 
-def request(path: Path, token: bytes, message: Message, kind: type[M], *, timeout: float) -> M:
+def request(path: Path, token: bytes, message: Opener, kind: type[M], *, timeout: float) -> M:
     """Send `message` to the agent that listens at `path`, and return its answer.
 
     Raises ConnectionLost where there is none within `timeout` seconds, Corrupted for one that makes no sense, and what
     the agent reports.
     """
-    assert message.type is not None
     until = time.monotonic() + timeout
     try:
         with socket.socket(socket.AF_UNIX) as client, address(path) as name:
