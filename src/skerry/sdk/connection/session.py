@@ -9,12 +9,12 @@ from skerry.core import (
     Channel,
     ConnectionLost,
     Corrupted,
+    HelloReader,
     SkerryError,
     TooLarge,
     Unauthenticated,
     agent_error,
     hello_frame,
-    parse_hello,
 )
 from skerry.sdk.connection.stream import Stream
 from skerry.sdk.connection.transport import open_pipe
@@ -70,7 +70,7 @@ class Session:
         self._ping_after, self._lost_after = ping_after, lost_after
         self._streams: dict[int, Stream] = {}
         self._last_id = 0
-        self._decoder = Decoder()
+        self._greeting, self._decoder = HelloReader(), Decoder()
         self._outbox: list[bytes] = []
         self._outbox_size = 0
         self._flushing: asyncio.Handle | None = None
@@ -205,6 +205,9 @@ class Session:
     def received(self, data: memoryview | bytes) -> None:
         self._heard_at = self.loop.time()
         try:
+            if self.hello is None:
+                data = self._greeting.feed(data)
+                self.hello = self._greeting.hello
             for frame in self._decoder.feed(data):
                 self._route(frame)
         except (FrameError, FieldError) as error:
@@ -217,15 +220,12 @@ class Session:
             raise
 
     def ended(self, error: Exception | None) -> None:
-        torn = " in the middle of a frame" if self._decoder.pending else ""
+        torn = " in the middle of a frame" if self._greeting.pending or self._decoder.pending else ""
         how = f"broke: {error!r}" if error is not None else f"was closed by the agent{torn}"
         self.end(ConnectionLost(f"the connection {how}"))
 
     def _route(self, frame: Frame) -> None:
         stream_id, kind, flags, payload = frame
-        if self.hello is None:
-            self._greet(frame)
-            return
         stream = self._streams.get(stream_id)
         if stream is None:
             if stream_id == 0:
@@ -242,17 +242,6 @@ class Session:
             stream.on_error(_failure(payload))
         else:
             raise FrameError(f"frame type {kind} on stream {stream_id}")
-
-    def _greet(self, frame: Frame) -> None:
-        try:
-            hello = parse_hello(frame)
-        except (Unauthenticated, Corrupted):
-            raise
-        except SkerryError as error:
-            raise FrameError(f"{error.code} instead of a greeting") from error
-        if hello.generation < 1:
-            raise FrameError(f"generation {hello.generation}")
-        self.hello = hello
 
     def _control(self, kind: int, payload: bytes) -> None:
         if kind == Type.PING and len(payload) <= MAX_PING:
