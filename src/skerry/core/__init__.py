@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         login_file,
         parse_size,
     )
-    from skerry.core.contract.channel import Ends, Pipe, PipeStream
+    from skerry.core.contract.channel import Ends, Pipe, PipeStream, raw_socket
     from skerry.core.contract.provider import (
         AGENT_PORT,
         Archivable,
@@ -141,7 +141,7 @@ __getattr__, __dir__ = lazy(
         "addresses": "DOCUMENTATION PRIVATE_IPV4 is_public",
         "atomic_file": "flush_directory replace_file",
         "config": "Limits check_least check_most check_seconds home human_size limits login_file parse_size",
-        "contract.channel": "Ends Pipe PipeStream",
+        "contract.channel": "Ends Pipe PipeStream raw_socket",
         "contract.provider": "AGENT_PORT Archivable Channel Deadlines Leases Pausable Portable Provider Resizable Snapshots Stoppable Templates Volumes capabilities",
         "cut": "Cut around",
         "errors": "AlreadyExists CommandFailed CommandNotFound Conflict ConnectionLost Corrupted DiskFull ExecTimeout FileError FileMissing GitError InternalError InvalidArgument IsADirectory NewerVersion NotADirectory NotAFile NotEmpty NotFound OutOfMemory PermissionDenied PortClosed ProcessNotFound ProviderUnavailable QuotaExceeded RateLimited ReadOnly RepositoryNotFound SandboxFailed SandboxNotFound SandboxStopped SkerryError SkerryWarning SnapshotNotFound SymlinkLoop TemplateBuildFailed TemplateNotFound Timeout TooLarge Unauthenticated Unsupported VolumeNotFound agent_error",
@@ -283,6 +283,7 @@ __all__ = [
     "nearest",
     "parse_size",
     "plain_name",
+    "raw_socket",
     "replace_file",
     "resolve_built",
     "stem",

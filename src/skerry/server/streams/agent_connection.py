@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 from typing import Protocol
 
 import anyio
-from anyio.abc import ByteStream, SocketAttribute, UNIXSocketStream
+from anyio.abc import ByteStream
 
-from skerry.core import Channel, ConnectionLost, Corrupted, HelloReader, Provider, hello_frame
+from skerry.core import Channel, ConnectionLost, Corrupted, HelloReader, Provider, hello_frame, raw_socket
 from skerry.wire import Hello
 
 READ_SIZE = 256 * 1024
@@ -59,10 +59,8 @@ async def _greet(channel: Channel, connection: Connection) -> Hello:
 
 def _connection(stream: ByteStream) -> Connection:
     """The quickest way there is: a socket is read and written without a layer in between."""
-    raw = stream.extra(SocketAttribute.raw_socket, None) if isinstance(stream, UNIXSocketStream) else None
-    if isinstance(raw, socket.socket) and raw.gettimeout() == 0:
-        return _Raw(raw)
-    return _Streamed(stream)
+    raw = raw_socket(stream)
+    return _Streamed(stream) if raw is None else _Raw(raw)
 
 
 class _Raw:
