@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from skerry import wire
-from skerry.wire import OpenFlags, Type
+from skerry.wire import StartFlags, Type
 from tests.agent.conftest import build
 from tests.agent.driver.client import Agent, AgentError, Closed, Connection, pids_with, wait_until
 
@@ -227,7 +227,7 @@ def test_a_terminal_is_hung_up(make_agent: Make) -> None:
     start(
         connection,
         f"trap '' TERM; trap '{FINISH}' HUP; echo ready; while :; do sleep 0.05; done",
-        OpenFlags.TERMINAL,
+        StartFlags.TERMINAL,
     )
     end(connection, grace_ms=AGES)
     assert agent.process.wait(30) == 0

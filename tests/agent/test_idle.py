@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from skerry import wire
-from skerry.wire import OpenFlags, Type
+from skerry.wire import AttachFlags, StartFlags, Type
 from tests.agent.conftest import build
 from tests.agent.driver.client import Agent, AgentError, Connection, pids_with, status, wait_until
 
@@ -73,7 +73,7 @@ def test_work_is_noted_for_the_host_and_rest_is_not(make_agent: Make, root: Path
     connection.ask(wire.Env(), wire.EnvReply)
     time.sleep(1.3)
     assert file.read_bytes() == b""  # nothing was done
-    stream, _ = connection.start("/bin/sleep", "1000", flags=OpenFlags.FOREGROUND)
+    stream, _ = connection.start("/bin/sleep", "1000", flags=StartFlags.FOREGROUND)
     wait_until(lambda: file.read_bytes())
     note = wire.parse_note(file.read_bytes())
     assert note is not None
@@ -94,7 +94,7 @@ def test_work_is_noted_for_the_host_and_rest_is_not(make_agent: Make, root: Path
 def test_a_foreground_command_that_sleeps_is_work(make_agent: Make) -> None:
     agent = make_agent(idle_ms=IDLE)
     connection = agent.connect()
-    stream, _ = connection.start("/bin/sleep", "1000", flags=OpenFlags.FOREGROUND)
+    stream, _ = connection.start("/bin/sleep", "1000", flags=StartFlags.FOREGROUND)
     assert_stays(agent, connection)
     connection.send(stream, Type.CLOSE)
     assert agent.process.wait(30) == 0
@@ -103,7 +103,7 @@ def test_a_foreground_command_that_sleeps_is_work(make_agent: Make) -> None:
 def test_an_attached_terminal_is_work(make_agent: Make) -> None:
     agent = make_agent(idle_ms=IDLE)
     connection = agent.connect()
-    started = background(connection, "sleep 1000", OpenFlags.TERMINAL)
+    started = background(connection, "sleep 1000", StartFlags.TERMINAL)
     attached = connection.open(wire.Attach(id=started.id))
     assert_stays(agent, connection)
     connection.send(attached, Type.CLOSE)
@@ -156,7 +156,7 @@ def test_polling_viewing_and_watching_postpone_nothing(make_agent: Make) -> None
     connection = agent.connect()
     started = background(connection, "sleep 1000")
     connection.socket.settimeout(0.02)
-    connection.open(wire.Attach(id=started.id, flags=OpenFlags.VIEW))
+    connection.open(wire.Attach(id=started.id, flags=AttachFlags.VIEW))
     connection.open(wire.Watch(path=b"."))
     polls = (wire.Processes(), wire.Life(), wire.Stats(), wire.Ports(), wire.Env(), wire.Stat(path=b"."))
     end = time.monotonic() + 30
@@ -182,7 +182,7 @@ def requests(started: wire.Started) -> dict[str, tuple[bool, wire.Message]]:
         "env": (True, wire.Env(set=(b"A=1",))),
         "mkdir": (True, wire.MkDir(path=os.urandom(8).hex().encode())),
         "list": (True, wire.ListDir(path=b".")),
-        "start": (True, wire.Start(argv=(b"/bin/true",), flags=OpenFlags.FOREGROUND)),
+        "start": (True, wire.Start(argv=(b"/bin/true",), flags=StartFlags.FOREGROUND)),
         "signal to nobody": (False, wire.Signal(id=99, signal=signal.SIGCONT)),
         "dial to a closed port": (False, wire.Dial(port=1)),
         "env as it is": (False, wire.Env()),
@@ -196,7 +196,7 @@ def requests(started: wire.Started) -> dict[str, tuple[bool, wire.Message]]:
 
 def test_requests_that_work_and_requests_that_look(make_agent: Make) -> None:
     connection = make_agent(idle_ms=NEVER_REACHED).connect()
-    started = background(connection, "sleep 1000", OpenFlags.TERMINAL)
+    started = background(connection, "sleep 1000", StartFlags.TERMINAL)
 
     def resets(request: wire.Message) -> bool:
         wait_until(lambda: life(connection).idle_for_ms >= 30)

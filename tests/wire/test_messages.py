@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from skerry import wire
 from skerry.wire import FieldError, Message, Type, encode_field
 from skerry.wire.codec import MESSAGES, _plan, schema
 
@@ -145,6 +146,17 @@ def test_every_tag_is_documented(name: str) -> None:
         if common and (word, tag) in (("path", 1), ("user", 2)) and name in FILE_REQUESTS:
             continue
         assert re.search(rf"`{word}`\s+{tag}\b", section), f"wire.md does not say that {name}.{word} is {tag}"
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, cls in sorted(MESSAGES.items()) if "flags" in cls.__dataclass_fields__]
+)
+def test_a_message_with_flags_has_its_own_and_each_is_documented(name: str) -> None:
+    flags = getattr(wire, f"{name}Flags")
+    assert len(flags.__members__) == len(flags), "two names for one bit"
+    document = " ".join(DOCUMENT.read_text().split())
+    section = document[document.index(SECTIONS[name]) :]
+    assert [flag.name for flag in flags if f"{int(flag)} = {flag.name}" not in section] == []
 
 
 FILE_REQUESTS = {

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         login_file,
         parse_size,
     )
-    from skerry.core.contract.channel import Ends, Pipe, PipeStream
+    from skerry.core.contract.channel import Ends, Pipe, PipeStream, raw_socket
     from skerry.core.contract.provider import (
         AGENT_PORT,
         Archivable,
@@ -83,7 +83,7 @@ if TYPE_CHECKING:
         VolumeNotFound,
         agent_error,
     )
-    from skerry.core.greeting import hello_frame, parse_hello
+    from skerry.core.greeting import HelloReader, hello_frame
     from skerry.core.interruptible import Interruptible, InterruptiblePipe
     from skerry.core.json import dump_json, from_plain, load_json
     from skerry.core.models import (
@@ -141,11 +141,11 @@ __getattr__, __dir__ = lazy(
         "addresses": "DOCUMENTATION PRIVATE_IPV4 is_public",
         "atomic_file": "flush_directory replace_file",
         "config": "Limits check_least check_most check_seconds home human_size limits login_file parse_size",
-        "contract.channel": "Ends Pipe PipeStream",
+        "contract.channel": "Ends Pipe PipeStream raw_socket",
         "contract.provider": "AGENT_PORT Archivable Channel Deadlines Leases Pausable Portable Provider Resizable Snapshots Stoppable Templates Volumes capabilities",
         "cut": "Cut around",
         "errors": "AlreadyExists CommandFailed CommandNotFound Conflict ConnectionLost Corrupted DiskFull ExecTimeout FileError FileMissing GitError InternalError InvalidArgument IsADirectory NewerVersion NotADirectory NotAFile NotEmpty NotFound OutOfMemory PermissionDenied PortClosed ProcessNotFound ProviderUnavailable QuotaExceeded RateLimited ReadOnly RepositoryNotFound SandboxFailed SandboxNotFound SandboxStopped SkerryError SkerryWarning SnapshotNotFound SymlinkLoop TemplateBuildFailed TemplateNotFound Timeout TooLarge Unauthenticated Unsupported VolumeNotFound agent_error",
-        "greeting": "hello_frame parse_hello",
+        "greeting": "HelloReader hello_frame",
         "interruptible": "Interruptible InterruptiblePipe",
         "json": "dump_json from_plain load_json",
         "models": "BuiltTemplate Changes CodeResult ErrorType Event ExecResult ExecStatus ExportInfo FileEvent FileEventKind FileInfo FileType ListeningPort OnTimeout ProcessInfo Resources SandboxInfo SandboxSpec Script Skipped SnapshotInfo SnapshotKind State TemplateInfo TerminalExit TerminalInfo Transfer Usage VolumeInfo VolumeMount",
@@ -195,6 +195,7 @@ __all__ = [
     "FileMissing",
     "FileType",
     "GitError",
+    "HelloReader",
     "InternalError",
     "Interruptible",
     "InterruptiblePipe",
@@ -280,9 +281,9 @@ __all__ = [
     "load_json",
     "login_file",
     "nearest",
-    "parse_hello",
     "parse_size",
     "plain_name",
+    "raw_socket",
     "replace_file",
     "resolve_built",
     "stem",

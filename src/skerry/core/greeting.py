@@ -1,25 +1,76 @@
-"""The first words on an agent's channel, for providers and sessions alike."""
+"""The first words on an agent's channel, for providers, sessions and the server alike."""
 
 from __future__ import annotations
 
 from skerry.core.errors import Corrupted, Unauthenticated, agent_error
-from skerry.wire import GENERATION, Failure, FieldError, Frame, Hello, Type, encode_frame
+from skerry.wire import (
+    GENERATION,
+    HEADER_SIZE,
+    Failure,
+    FieldError,
+    FrameError,
+    Hello,
+    Type,
+    encode_frame,
+    parse_header,
+)
 
 
 def hello_frame(token: bytes) -> bytes:
     return encode_frame(0, Type.HELLO, Hello(generation=GENERATION, token=token).encode())
 
 
-def parse_hello(frame: Frame) -> Hello:
-    """The agent's answer. Raises Unauthenticated for a refused token, Corrupted for anything but a HELLO."""
-    try:
-        if frame.stream == 0 and frame.type == Type.HELLO:
-            return Hello.decode(frame.payload)
-        if frame.stream == 0 and frame.type == Type.ERROR:
-            failure = Failure.decode(frame.payload)
-            raise agent_error(failure.code, failure.errno, failure.message)
-    except FieldError as error:
-        raise Corrupted(f"the agent's greeting is malformed: {error}") from error
-    except Unauthenticated:
-        raise
-    raise Corrupted(f"the agent began with frame type {frame.type} on stream {frame.stream}, not HELLO")
+class HelloReader:
+    """Reads the agent's HELLO from the first bytes of a channel, in pieces of any size. It does no input or output."""
+
+    def __init__(self) -> None:
+        self.hello: Hello | None = None
+        """What the agent said, once all of it is there."""
+        self.missing = HEADER_SIZE
+        """How many bytes of the greeting are known to be missing: at first those of its header."""
+        self._buffer = bytearray()
+
+    @property
+    def pending(self) -> int:
+        """Bytes held of a greeting that is not complete."""
+        return len(self._buffer)
+
+    def feed(self, data: bytes | memoryview) -> memoryview:
+        """Take what belongs to the greeting; the rest of `data`, not copied, belongs to the caller.
+
+        Raises Unauthenticated for a refused token, Corrupted for anything but a HELLO.
+        """
+        rest = memoryview(data)
+        while self.missing and rest:
+            taken, rest = rest[: self.missing], rest[self.missing :]
+            self._buffer += taken
+            self.missing -= len(taken)
+            if not self.missing:
+                self._look()
+        return rest
+
+    def _look(self) -> None:
+        """What is missing is there: the header, or all."""
+        try:
+            length, stream, type, _ = parse_header(self._buffer)
+            if stream != 0 or type not in (Type.HELLO, Type.ERROR):
+                raise Corrupted(f"the agent began with frame type {type} on stream {stream}, not HELLO")
+            self.missing = HEADER_SIZE + length - len(self._buffer)
+            if not self.missing:
+                self.hello = _parse(type, bytes(self._buffer[HEADER_SIZE:]))
+                self._buffer.clear()
+        except (FrameError, FieldError) as error:
+            raise Corrupted(f"the agent's greeting is malformed: {error}") from error
+
+
+def _parse(type: int, payload: bytes) -> Hello:
+    if type == Type.ERROR:
+        failure = Failure.decode(payload)
+        error = agent_error(failure.code, failure.errno, failure.message)
+        if isinstance(error, Unauthenticated | Corrupted):
+            raise error
+        raise Corrupted(f"the agent began with {error.code} instead of a greeting") from error
+    hello = Hello.decode(payload)
+    if hello.generation < 1:
+        raise Corrupted(f"the agent's greeting is malformed: there is no generation {hello.generation}")
+    return hello

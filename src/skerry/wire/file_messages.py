@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from enum import IntFlag
 from typing import ClassVar
 
 from skerry.wire.codec import Message, message, tag
 from skerry.wire.fields import FieldError
 from skerry.wire.frames import Type
+from skerry.wire.opener import Opener, Shape
 
 _ENTRY = struct.Struct("<I")
 
@@ -43,13 +45,17 @@ class TreeInfo(FileInfoMessage):
 
 
 @message
-class Read(Message):
-    type: ClassVar[Type | None] = Type.READ
+class Read(Opener):
+    type: ClassVar[Type] = Type.READ
+    SHAPE: ClassVar[Shape] = Shape(channels=(0,), greets=True, max_replies=2)
     path: bytes = tag(1)
     user: str = tag(2, default="")
     offset: int = tag(3, default=0)
     length: int | None = tag(4, default=None)
     window: int = tag(6, default=256 * 1024)
+
+    def begins_at(self, channel: int) -> int:
+        return self.offset
 
 
 @message
@@ -57,9 +63,16 @@ class ReadDone(Message):
     bytes_read: int = tag(1)
 
 
+class WriteFlags(IntFlag):
+    APPEND = 1
+    PARENTS = 2
+    NEW = 4
+
+
 @message
-class Write(Message):
-    type: ClassVar[Type | None] = Type.WRITE
+class Write(Opener):
+    type: ClassVar[Type] = Type.WRITE
+    SHAPE: ClassVar[Shape] = Shape(input=True)
     path: bytes = tag(1)
     user: str = tag(2, default="")
     mode: int | None = tag(3, default=None)
@@ -68,8 +81,9 @@ class Write(Message):
 
 
 @message
-class ListDir(Message):
-    type: ClassVar[Type | None] = Type.LIST
+class ListDir(Opener):
+    type: ClassVar[Type] = Type.LIST
+    SHAPE: ClassVar[Shape] = Shape(channels=(0,))
     path: bytes = tag(1)
     user: str = tag(2, default="")
     depth: int = tag(3, default=1)
@@ -82,34 +96,50 @@ class Count(Message):
     count: int = tag(1)
 
 
+class StatFlags(IntFlag):
+    NOFOLLOW = 1
+
+
 @message
-class Stat(Message):
-    type: ClassVar[Type | None] = Type.STAT
+class Stat(Opener):
+    type: ClassVar[Type] = Type.STAT
     path: bytes = tag(1)
     user: str = tag(2, default="")
     flags: int = tag(3, default=0)
 
 
+class MkDirFlags(IntFlag):
+    PARENTS = 1
+
+
 @message
-class MkDir(Message):
-    type: ClassVar[Type | None] = Type.MKDIR
+class MkDir(Opener):
+    type: ClassVar[Type] = Type.MKDIR
     path: bytes = tag(1)
     user: str = tag(2, default="")
     mode: int | None = tag(3, default=None)
     flags: int = tag(4, default=0)
 
 
+class RemoveFlags(IntFlag):
+    RECURSIVE = 1
+
+
 @message
-class Remove(Message):
-    type: ClassVar[Type | None] = Type.REMOVE
+class Remove(Opener):
+    type: ClassVar[Type] = Type.REMOVE
     path: bytes = tag(1)
     user: str = tag(2, default="")
     flags: int = tag(3, default=0)
 
 
+class RenameFlags(IntFlag):
+    NOREPLACE = 1
+
+
 @message
-class Rename(Message):
-    type: ClassVar[Type | None] = Type.RENAME
+class Rename(Opener):
+    type: ClassVar[Type] = Type.RENAME
     path: bytes = tag(1)
     user: str = tag(2, default="")
     target: bytes = tag(3)
@@ -117,16 +147,16 @@ class Rename(Message):
 
 
 @message
-class Chmod(Message):
-    type: ClassVar[Type | None] = Type.CHMOD
+class Chmod(Opener):
+    type: ClassVar[Type] = Type.CHMOD
     path: bytes = tag(1)
     user: str = tag(2, default="")
     mode: int = tag(3)
 
 
 @message
-class Chown(Message):
-    type: ClassVar[Type | None] = Type.CHOWN
+class Chown(Opener):
+    type: ClassVar[Type] = Type.CHOWN
     path: bytes = tag(1)
     user: str = tag(2, default="")
     owner: str | None = tag(3, default=None)
@@ -134,16 +164,22 @@ class Chown(Message):
 
 
 @message
-class Symlink(Message):
-    type: ClassVar[Type | None] = Type.SYMLINK
+class Symlink(Opener):
+    type: ClassVar[Type] = Type.SYMLINK
     path: bytes = tag(1)
     user: str = tag(2, default="")
     target: bytes = tag(3)
 
 
+class CopyFlags(IntFlag):
+    RECURSIVE = 1
+    PARENTS = 2
+    NEW = 4
+
+
 @message
-class Copy(Message):
-    type: ClassVar[Type | None] = Type.COPY
+class Copy(Opener):
+    type: ClassVar[Type] = Type.COPY
     path: bytes = tag(1)
     user: str = tag(2, default="")
     target: bytes = tag(3)
@@ -151,8 +187,8 @@ class Copy(Message):
 
 
 @message
-class Hash(Message):
-    type: ClassVar[Type | None] = Type.HASH
+class Hash(Opener):
+    type: ClassVar[Type] = Type.HASH
     path: bytes = tag(1)
     user: str = tag(2, default="")
     length: int | None = tag(3, default=None)
@@ -165,9 +201,14 @@ class HashReply(Message):
     entries: int = tag(3, default=1)
 
 
+class WatchFlags(IntFlag):
+    RECURSIVE = 1
+
+
 @message
-class Watch(Message):
-    type: ClassVar[Type | None] = Type.WATCH
+class Watch(Opener):
+    type: ClassVar[Type] = Type.WATCH
+    SHAPE: ClassVar[Shape] = Shape(channels=(0,), greets=True, max_replies=2)
     path: bytes = tag(1)
     user: str = tag(2, default="")
     flags: int = tag(3, default=0)
@@ -189,9 +230,15 @@ class Change(Message):
     source: bytes = tag(4, default=b"")
 
 
+class PackFlags(IntFlag):
+    TOTALS = 1
+    NO_CONTENT = 2
+
+
 @message
-class Pack(Message):
-    type: ClassVar[Type | None] = Type.PACK
+class Pack(Opener):
+    type: ClassVar[Type] = Type.PACK
+    SHAPE: ClassVar[Shape] = Shape(channels=(0,), greets=True, max_replies=2)
     path: bytes = tag(1)
     user: str = tag(2, default="")
     flags: int = tag(3, default=0)
@@ -200,9 +247,16 @@ class Pack(Message):
     window: int = tag(6, default=256 * 1024)
 
 
+class UnpackFlags(IntFlag):
+    MERGE = 1
+    PARENTS = 2
+    NEW = 4
+
+
 @message
-class Unpack(Message):
-    type: ClassVar[Type | None] = Type.UNPACK
+class Unpack(Opener):
+    type: ClassVar[Type] = Type.UNPACK
+    SHAPE: ClassVar[Shape] = Shape(input=True)
     path: bytes = tag(1)
     user: str = tag(2, default="")
     flags: int = tag(3, default=0)

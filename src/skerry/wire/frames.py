@@ -15,6 +15,8 @@ INPUT_WINDOW = 256 * 1024
 
 FINAL = END = 0x80
 CHANNEL_MASK = 0x0F
+STDOUT, STDERR = 1, 2
+"""Channels of a process's output. Channel 0 is its input, or what a file, a directory or a connection holds."""
 
 _HEADER = struct.Struct("<IIBBH")
 _OFFSET = struct.Struct("<Q")

@@ -2,44 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import IntFlag
 from typing import ClassVar
 
 from skerry.wire.codec import Message, message, tag
 from skerry.wire.fields import FieldError
-from skerry.wire.frames import Decoder, FrameError, Type
+from skerry.wire.frames import STDERR, STDOUT, Decoder, FrameError, Type
+from skerry.wire.opener import Opener, Shape
 
 GENERATION = 2
 
+MAX_PROCESSES = 1024
+"""The most entries in a list of processes."""
+MAX_PORTS = 65_536
+"""The most entries in a list of ports."""
 LAST_WORDS_LIMIT = 2 << 20
 """The most of a file of last words that is worth reading: one frame fits well within."""
 AT_WORK = ("at_work", "at_rest")
 """The reasons of a note."""
-
-
-class OpenFlags(IntFlag):
-    """The `flags` of openers; each opener's own numbers, by name."""
-
-    FOREGROUND = 1
-    STDIN = 2
-    VIEW = 1
-    APPEND = 1
-    WRITE_PARENTS = 2
-    NEW = 4
-    NOFOLLOW = 1
-    PARENTS = 1
-    RECURSIVE = 1
-    NOREPLACE = 1
-    TERMINAL = 4
-    WATCH_RECURSIVE = 1
-    COPY_RECURSIVE = 1
-    COPY_PARENTS = 2
-    COPY_NEW = 4
-    PACK_TOTALS = 1
-    PACK_NO_CONTENT = 2
-    UNPACK_MERGE = 1
-    UNPACK_PARENTS = 2
-    UNPACK_NEW = 4
 
 
 @message
@@ -75,9 +56,29 @@ class Empty(Message):
     """A REPLY that says no more than "done"."""
 
 
+class StartFlags(IntFlag):
+    FOREGROUND = 1
+    STDIN = 2
+    TERMINAL = 4
+
+
+def _start_shape(flags: StartFlags) -> Shape:
+    return Shape(
+        channels=(STDOUT, STDERR),
+        input=bool(flags & (StartFlags.STDIN | StartFlags.TERMINAL)),
+        greets=True,
+        jumps=not flags & StartFlags.FOREGROUND,
+        notices=bool(flags & StartFlags.TERMINAL),
+        max_replies=2,
+    )
+
+
+_START_SHAPES = tuple(_start_shape(StartFlags(bits)) for bits in range(8))
+
+
 @message
-class Start(Message):
-    type: ClassVar[Type | None] = Type.START
+class Start(Opener):
+    type: ClassVar[Type] = Type.START
     argv: tuple[bytes, ...] = tag(1)
     env: tuple[bytes, ...] = tag(2, default=(), secret=True)
     cwd: bytes = tag(3, default=b"")
@@ -87,6 +88,11 @@ class Start(Message):
     flags: int = tag(7, default=0)
     cols: int | None = tag(8, default=None)
     rows: int | None = tag(9, default=None)
+
+    @property
+    def shape(self) -> Shape:
+        """Another client can take over a background process; then its output may have gaps."""
+        return _START_SHAPES[self.flags % len(_START_SHAPES)]
 
 
 @message
@@ -107,14 +113,30 @@ class Exit(Message):
     oom_kills: int = tag(7, default=0)
 
 
+class AttachFlags(IntFlag):
+    VIEW = 1
+
+
 @message
-class Attach(Message):
-    type: ClassVar[Type | None] = Type.ATTACH
+class Attach(Opener):
+    type: ClassVar[Type] = Type.ATTACH
+    SHAPE: ClassVar[Shape] = Shape(
+        channels=(STDOUT, STDERR), input=True, greets=True, jumps=True, max_replies=2, of_process=True
+    )
+    VIEW_SHAPE: ClassVar[Shape] = replace(SHAPE, input=False)
     id: int = tag(1)
     since_stdout: int = tag(2, default=0)
     since_stderr: int = tag(3, default=0)
     window: int = tag(6, default=256 * 1024)
     flags: int = tag(7, default=0)
+
+    @property
+    def shape(self) -> Shape:
+        """A view sends no input."""
+        return self.VIEW_SHAPE if self.flags & AttachFlags.VIEW else self.SHAPE
+
+    def begins_at(self, channel: int) -> int:
+        return max(0, self.since_stdout if channel == STDOUT else self.since_stderr)
 
 
 @message
@@ -138,24 +160,27 @@ class Notice(Message):
 
 
 @message
-class Resize(Message):
-    type: ClassVar[Type | None] = Type.RESIZE
+class Resize(Opener):
+    type: ClassVar[Type] = Type.RESIZE
+    SHAPE: ClassVar[Shape] = Shape(of_process=True)
     id: int = tag(1)
     cols: int = tag(2)
     rows: int = tag(3)
 
 
 @message
-class Signal(Message):
-    type: ClassVar[Type | None] = Type.SIGNAL
+class Signal(Opener):
+    type: ClassVar[Type] = Type.SIGNAL
+    SHAPE: ClassVar[Shape] = Shape(of_process=True)
     id: int = tag(1)
     signal: int = tag(2)
     scope: int = tag(3, default=0)
 
 
 @message
-class Processes(Message):
-    type: ClassVar[Type | None] = Type.PROCESSES
+class Processes(Opener):
+    type: ClassVar[Type] = Type.PROCESSES
+    SHAPE: ClassVar[Shape] = Shape(max_replies=MAX_PROCESSES + 1, max_reply_bytes=16 << 20)
 
 
 @message
@@ -176,8 +201,8 @@ class ProcessEntry(Message):
 
 
 @message
-class Env(Message):
-    type: ClassVar[Type | None] = Type.ENV
+class Env(Opener):
+    type: ClassVar[Type] = Type.ENV
     set: tuple[bytes, ...] = tag(1, default=(), secret=True)
     unset: tuple[bytes, ...] = tag(2, default=())
 
@@ -188,8 +213,8 @@ class EnvReply(Message):
 
 
 @message
-class Life(Message):
-    type: ClassVar[Type | None] = Type.LIFE
+class Life(Opener):
+    type: ClassVar[Type] = Type.LIFE
     deadline_ms: int | None = tag(1, default=None)
     lease: int | None = tag(2, default=None)
     end: int | None = tag(3, default=None)
@@ -260,8 +285,8 @@ def _words(data: bytes) -> LastWords:
 
 
 @message
-class Stats(Message):
-    type: ClassVar[Type | None] = Type.STATS
+class Stats(Opener):
+    type: ClassVar[Type] = Type.STATS
 
 
 @message
@@ -274,8 +299,9 @@ class StatsReply(Message):
 
 
 @message
-class Ports(Message):
-    type: ClassVar[Type | None] = Type.PORTS
+class Ports(Opener):
+    type: ClassVar[Type] = Type.PORTS
+    SHAPE: ClassVar[Shape] = Shape(max_replies=MAX_PORTS + 1, max_reply_bytes=8 << 20)
 
 
 @message
@@ -286,8 +312,9 @@ class PortEntry(Message):
 
 
 @message
-class Dial(Message):
-    type: ClassVar[Type | None] = Type.DIAL
+class Dial(Opener):
+    type: ClassVar[Type] = Type.DIAL
+    SHAPE: ClassVar[Shape] = Shape(channels=(0,), input=True, greets=True, max_replies=2)
     port: int = tag(1)
     address: str | None = tag(2, default=None)
     window: int = tag(6, default=256 * 1024)

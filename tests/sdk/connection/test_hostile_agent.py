@@ -198,6 +198,31 @@ async def test_half_a_frame_and_the_end_is_a_lost_connection(fake: FakeProvider,
         await sandbox.exec("true")
 
 
+async def test_half_a_greeting_and_the_end_is_a_lost_connection(fake: FakeProvider, sandbox: AsyncSandbox) -> None:
+    async def script(connection: Connection) -> None:
+        await connection.frame()
+        await connection.raw(encode_frame(0, Type.HELLO, Hello(generation=1).encode())[:7])
+
+    fake.script = script
+    with anyio.fail_after(5), pytest.raises(ConnectionLost, match="middle of a frame"):
+        await sandbox.exec("true")
+
+
+async def test_answers_come_behind_the_greeting_in_one_piece(fake: FakeProvider, sandbox: AsyncSandbox) -> None:
+    async def script(connection: Connection) -> None:
+        await connection.opened()
+        greeting = encode_frame(0, Type.HELLO, Hello(generation=1).encode())
+        data = greeting + started(1) + ends(1) + exited(1)
+        await connection.raw(data[:5])
+        await anyio.sleep(0.05)
+        await connection.raw(data[5:])
+        await connection.frame()
+
+    fake.script = script
+    with anyio.fail_after(5):
+        assert (await sandbox.exec("true")).ok
+
+
 async def test_an_end_asks_the_provider_what_happened(fake: FakeProvider, sandbox: AsyncSandbox) -> None:
     fake.script = answering(started(1), then_wait=False)
     with anyio.fail_after(5), pytest.raises(ConnectionLost):

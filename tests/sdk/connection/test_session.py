@@ -21,9 +21,9 @@ from skerry.wire import (
     Frame,
     Hello,
     Life,
-    OpenFlags,
     Signal,
     Start,
+    StartFlags,
     Type,
     credit_frame,
     data_frame,
@@ -182,7 +182,7 @@ async def test_cancelling_exec_closes_the_stream_at_once(fake: FakeProvider, san
     async def script(connection: Connection) -> None:
         await connection.greet()
         frame = await connection.opened()
-        assert Start.decode(frame.payload).flags & OpenFlags.FOREGROUND
+        assert Start.decode(frame.payload).flags & StartFlags.FOREGROUND
         await connection.raw(started(1))
         running.set()
         assert (await connection.frame(Type.CLOSE)).stream == 1
@@ -268,7 +268,7 @@ async def test_silence_is_asked_about_and_an_answer_is_enough(fake: FakeProvider
 
     fake.script = script
     session = await open_session(fake, ping_after=0.05, lost_after=0.5)
-    stream = session.open(Start(argv=(b"x",)), channels=(1, 2), greets=True, max_replies=2)
+    stream = session.open(Start(argv=(b"x",)))
     with anyio.fail_after(5):
         for _ in range(4):
             await stream.next()

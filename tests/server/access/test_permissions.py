@@ -297,7 +297,7 @@ def test_what_an_opener_says_decides_where_it_should() -> None:
         assert message.type is not None
         return action_of(Frame(1, message.type, 0, message.encode()), left)
 
-    assert action(wire.Attach(id=1, flags=wire.OpenFlags.VIEW)) is Action.SANDBOX_READ
+    assert action(wire.Attach(id=1, flags=wire.AttachFlags.VIEW)) is Action.SANDBOX_READ
     assert action(wire.Life(end=1)) is Action.SANDBOX_DESTROY
     assert action(wire.Life(deadline_ms=600_000)) is Action.SANDBOX_DESTROY
     assert action(wire.Life(deadline_ms=600_000), left=601.5) is Action.SANDBOX_DESTROY

@@ -13,13 +13,13 @@ from skerry.server.streams.gate import MAX_REFUSED, Gate, Splice
 from skerry.wire import (
     MAX_PAYLOAD,
     Attach,
+    AttachFlags,
     Decoder,
     Failure,
     Frame,
     FrameError,
     Hello,
     Life,
-    OpenFlags,
     Processes,
     Start,
     Type,
@@ -153,7 +153,7 @@ def test_a_lease_does_not_reach_the_agent_and_the_rest_does() -> None:
 
 def test_the_agent_cannot_read_something_else_into_what_decided() -> None:
     """Two values for one field: which one counts is settled here."""
-    view, control = encode_int(7, OpenFlags.VIEW), encode_int(7, 0)
+    view, control = encode_int(7, AttachFlags.VIEW), encode_int(7, 0)
     for payload in (view + control, control + view):
         seen: list[int] = []
 

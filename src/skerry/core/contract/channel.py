@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 from abc import abstractmethod
 from typing import Protocol
 
-from anyio.abc import ByteStream
+from anyio.abc import ByteStream, SocketAttribute, UNIXSocketStream
 
 
 class Ends(Protocol):
@@ -39,3 +40,9 @@ class PipeStream(ByteStream):
     @abstractmethod
     def into_pipe(self, ends: Ends) -> Pipe:
         """What has come already is handed to `ends` before anything else, not before this returns."""
+
+
+def raw_socket(stream: ByteStream) -> socket.socket | None:
+    """The non-blocking socket below `stream`, if there is one to read and write without a layer in between."""
+    raw = stream.extra(SocketAttribute.raw_socket, None) if isinstance(stream, UNIXSocketStream) else None
+    return raw if isinstance(raw, socket.socket) and raw.gettimeout() == 0 else None

@@ -4,30 +4,18 @@ from __future__ import annotations
 
 import anyio
 
-from skerry.core import Channel, ConnectionLost, Corrupted, parse_hello
+from skerry.core import Channel, ConnectionLost, HelloReader
 from skerry.http import WebSocketStream
-from skerry.wire import HEADER_SIZE, Decoder, FrameError
 
 
 async def greeted(stream: WebSocketStream) -> Channel:
-    """A channel over `stream`, which begins with the agent's HELLO."""
-    head = await _exactly(stream, HEADER_SIZE)
-    decoder = Decoder()
-    try:
-        frames = list(decoder.feed(head))
-        if not frames:
-            frames = list(decoder.feed(await _exactly(stream, int.from_bytes(head[:4], "little"))))
-    except FrameError as error:
-        raise Corrupted(f"the server's greeting is malformed: {error}") from error
-    return Channel(stream=stream, token=b"", greeting=parse_hello(frames[0]))
-
-
-async def _exactly(stream: WebSocketStream, size: int) -> bytes:
-    data = b""
-    while len(data) < size:
+    """A channel over `stream`, which begins with the agent's HELLO. Raises ConnectionLost, Corrupted."""
+    reader = HelloReader()
+    while reader.hello is None:
         try:
-            data += await stream.receive(size - len(data))
+            # No more than that: what follows is for the one who gets the channel.
+            reader.feed(await stream.receive(reader.missing))
         except (anyio.EndOfStream, anyio.BrokenResourceError) as error:
             why = stream.close_reason or "no greeting came"
             raise ConnectionLost(f"the server ended the connection: {why}") from error
-    return data
+    return Channel(stream=stream, token=b"", greeting=reader.hello)

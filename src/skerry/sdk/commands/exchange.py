@@ -8,9 +8,8 @@ from skerry.core import Cut, ExecResult, ExecStatus
 from skerry.sdk.commands.output import Collector, OutputChunk, OutputStream
 from skerry.sdk.commands.request import Request, Stdin, feed, small_stdin
 from skerry.sdk.connection.stream import Data, Reply, Stream
-from skerry.wire import Attached, Exit, Started
+from skerry.wire import STDERR, STDOUT, Attached, Exit, Started
 
-STDOUT, STDERR = 1, 2
 NAMES: dict[int, OutputStream] = {STDOUT: "stdout", STDERR: "stderr"}
 GRACE = 5.0
 """How long after a command's own timeout the agent may take to report it."""

@@ -12,13 +12,13 @@ import anyio
 
 from skerry.core import ConnectionLost, ExecResult, InvalidArgument, ProcessNotFound
 from skerry.sdk.blocking.portal import caller
-from skerry.sdk.commands.exchange import STDERR, STDOUT, Running
+from skerry.sdk.commands.exchange import Running
 from skerry.sdk.commands.output import LineDecoder, OutputChunk, OutputStream, TextDecoder
 from skerry.sdk.commands.request import Request, check_whole
 from skerry.sdk.connection.link import CONTROL_GUARD, Link
 from skerry.sdk.connection.stream import Stream
 from skerry.sdk.processes.table import find_process, is_known, start_offsets
-from skerry.wire import Attach, Empty, OpenFlags, Signal
+from skerry.wire import STDERR, STDOUT, Attach, AttachFlags, Empty, Signal
 
 SIGKILL = 9
 CHANNELS: dict[OutputStream, int] = {"stdout": STDOUT, "stderr": STDERR}
@@ -38,7 +38,7 @@ class Attachment:
         if isinstance(since, int) and since > 0:
             since = start_offsets(since, await find_process(link, self.id))
         out, err = (since, since) if isinstance(since, int) else since
-        return Attach(id=self.id, since_stdout=out, since_stderr=err, flags=int(OpenFlags.VIEW) if self.view else 0)
+        return Attach(id=self.id, since_stdout=out, since_stderr=err, flags=int(AttachFlags.VIEW) if self.view else 0)
 
 
 class _Queue:
@@ -113,24 +113,13 @@ class AsyncExecStream:
         session = await self._link.session(start=self._attach is None)
         limit = self._request.output_limit
         if self._attach is None:
-            has_input = bool(self._request.start.flags & OpenFlags.STDIN)
-            stream = session.open(
-                self._request.start, channels=(STDOUT, STDERR), input=has_input, greets=True, max_replies=2
-            )
+            stream = session.open(self._request.start)
             running = Running(stream, self._request.command, output_limit=limit)
             running.begin(self._request)
             return running
         attach = await self._attach.message(self._link)
         since = (attach.since_stdout, attach.since_stderr)
-        stream = session.open(
-            attach,
-            channels=(STDOUT, STDERR),
-            input=not self._attach.view,
-            greets=True,
-            offsets=(max(since[0], 0), max(since[1], 0)),
-            jumps=True,
-            max_replies=2,
-        )
+        stream = session.open(attach)
         return Running(stream, self._request.command, output_limit=limit, since=since)
 
     async def _advance(self, running: Running, guard: float | None = None) -> OutputChunk | None:

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from skerry.core import ExecResult
-from skerry.sdk.commands.exchange import STDERR, STDOUT, Running
+from skerry.sdk.commands.exchange import Running
 from skerry.sdk.commands.output import TextDecoder
 from skerry.sdk.commands.request import BytesCallback, Request, TextCallback, call
 from skerry.sdk.connection.link import Link
-from skerry.sdk.connection.stream import Data, unheard
-from skerry.wire import OpenFlags
+from skerry.sdk.connection.stream import Data
+from skerry.wire import STDERR, STDOUT
 
 
 async def execute(
     link: Link, request: Request, on_stdout: TextCallback | None, on_stderr: TextCallback | None
 ) -> ExecResult:
     """Left before the end, by an exception or by cancellation, the command is killed with all its descendants."""
-    has_input = bool(request.start.flags & OpenFlags.STDIN)
-    opening = link.open(request.start, channels=(STDOUT, STDERR), input=has_input, greets=True, max_replies=2)
     listeners = {
         channel: _Listener(callback)
         for channel, callback in ((STDOUT, on_stdout), (STDERR, on_stderr))
         if callback is not None
     }
-    async with opening as stream:
+    async with link.open(request.start) as stream:
         running = Running(stream, request.command, output_limit=request.output_limit)
         try:
             running.begin(request)
@@ -55,10 +53,7 @@ class _Listener:
 
 async def execute_on_terminal(link: Link, request: Request, on_data: BytesCallback | None) -> ExecResult:
     """As `execute`, for a command on a terminal of its own."""
-    opening = link.open(
-        request.start, channels=(STDOUT, STDERR), input=True, greets=True, max_replies=2, on_notice=unheard
-    )
-    async with opening as stream:
+    async with link.open(request.start) as stream:
         running = Running(stream, request.command, output_limit=request.output_limit)
         try:
             running.begin(request)

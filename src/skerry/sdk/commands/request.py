@@ -15,7 +15,7 @@ import anyio
 from skerry.core import InvalidArgument, check_seconds
 from skerry.sdk.commands.output import OUTPUT_LIMIT
 from skerry.sdk.connection.stream import Stream
-from skerry.wire import INPUT_WINDOW, OpenFlags, Start
+from skerry.wire import INPUT_WINDOW, Start, StartFlags
 
 T = TypeVar("T", str, bytes)
 
@@ -95,9 +95,9 @@ def build(
     if unknown:
         raise TypeError(f"a command has no option {next(iter(unknown))!r}")
     argv = check_argv(command)
-    flags = (OpenFlags.FOREGROUND if foreground else 0) | (OpenFlags.STDIN if input or stdin is not None else 0)
+    flags = (StartFlags.FOREGROUND if foreground else 0) | (StartFlags.STDIN if input or stdin is not None else 0)
     if size is not None:
-        flags |= OpenFlags.STDIN | OpenFlags.TERMINAL
+        flags |= StartFlags.STDIN | StartFlags.TERMINAL
         check_size(*size)
     start = Start(
         argv=tuple(encode(part, "an argument") for part in argv),

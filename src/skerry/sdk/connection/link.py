@@ -8,7 +8,7 @@ import shlex
 import time
 from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Literal, NoReturn, TypedDict, TypeVar, Unpack
+from typing import Literal, NoReturn, TypeVar
 from weakref import WeakKeyDictionary
 
 import anyio
@@ -33,7 +33,7 @@ from skerry.core import (
 from skerry.sdk.connection.session import Session
 from skerry.sdk.connection.stream import Reply, Stream
 from skerry.sdk.log import log
-from skerry.wire import Attach, Life, LifeReply, Message, Notice, Resize, Signal, Start
+from skerry.wire import Life, LifeReply, Message, Notice, Opener, Start
 
 M = TypeVar("M", bound=Message)
 
@@ -45,24 +45,8 @@ STARTS = 3
 """How often a sandbox that somebody else stops meanwhile is started for one call."""
 MAX_COMMAND = 1000
 """Characters of a command in an event."""
-OF_PROCESSES = (Attach, Signal, Resize)
-"""Requests about a process that was there: none has outlived a stop, so they start nothing."""
 
 LinkEvent = Literal["connected", "disconnected", "reconnecting", "error"]
-
-
-class StreamOptions(TypedDict, total=False):
-    """What `Session.open` takes beside the message."""
-
-    channels: tuple[int, ...]
-    window: int
-    input: bool
-    greets: bool
-    offsets: tuple[int, ...]
-    jumps: bool
-    max_replies: int
-    max_reply_bytes: int
-    on_notice: Callable[[Notice], None] | None
 
 
 class Link:
@@ -98,14 +82,14 @@ class Link:
         self._told = False
         """Whether an `error` was told since there was last a connection: many calls may fail for one reason."""
 
-    def open(self, message: Message, **options: Unpack[StreamOptions]) -> Opening:
-        """`async with link.open(message) as stream`: a stream that is closed on the way out.
+    def open(self, message: Opener, *, on_notice: Callable[[Notice], None] | None = None) -> Opening:
+        """`async with link.open(message) as stream`: a stream that is closed on the way out. See `Session.open`.
 
         ConnectionLost becomes SandboxNotFound, SandboxStopped or SandboxFailed where the provider says so.
         """
-        return Opening(self, message, options)
+        return Opening(self, message, on_notice)
 
-    async def request(self, message: Message, kind: type[M], *, guard: float = CONTROL_GUARD) -> M:
+    async def request(self, message: Opener, kind: type[M], *, guard: float = CONTROL_GUARD) -> M:
         """Send a request that has one answer, and return it."""
         async with self.open(message) as stream:
             item = await stream.next(guard)
@@ -297,17 +281,17 @@ async def _close(session: Session) -> None:
 class Opening:
     """See `Link.open`."""
 
-    __slots__ = ("_began", "_link", "_message", "_options", "_stream")
+    __slots__ = ("_began", "_link", "_message", "_on_notice", "_stream")
 
-    def __init__(self, link: Link, message: Message, options: StreamOptions) -> None:
-        self._link, self._message, self._options = link, message, options
+    def __init__(self, link: Link, message: Opener, on_notice: Callable[[Notice], None] | None) -> None:
+        self._link, self._message, self._on_notice = link, message, on_notice
         self._began = time.perf_counter()
         self._stream: Stream | None = None
 
     async def __aenter__(self) -> Stream:
-        session = await self._link.session(start=not isinstance(self._message, OF_PROCESSES))
+        session = await self._link.session(start=not self._message.shape.of_process)
         try:
-            self._stream = session.open(self._message, **self._options)
+            self._stream = session.open(self._message, on_notice=self._on_notice)
         except ConnectionLost as lost:
             await self._link.raise_lost(lost, _command(self._message))
         return self._stream
@@ -325,7 +309,7 @@ class Opening:
             await self._link.raise_lost(error, _command(self._message))
 
 
-def _command(message: Message) -> str | None:
+def _command(message: Opener) -> str | None:
     """What a request was to run, if it was to run something."""
     if not isinstance(message, Start):
         return None

@@ -9,12 +9,12 @@ from skerry.core import (
     Channel,
     ConnectionLost,
     Corrupted,
+    HelloReader,
     SkerryError,
     TooLarge,
     Unauthenticated,
     agent_error,
     hello_frame,
-    parse_hello,
 )
 from skerry.sdk.connection.stream import Stream
 from skerry.sdk.connection.transport import open_pipe
@@ -27,14 +27,13 @@ from skerry.wire import (
     Frame,
     FrameError,
     Hello,
-    Message,
     Notice,
+    Opener,
     Start,
     Type,
     encode_frame,
 )
 
-WINDOW = 256 * 1024
 OUTBOX_SOFT = 1 << 20
 """Above this, whoever wants to send more waits."""
 OUTBOX_MAX = 8 << 20
@@ -71,7 +70,7 @@ class Session:
         self._ping_after, self._lost_after = ping_after, lost_after
         self._streams: dict[int, Stream] = {}
         self._last_id = 0
-        self._decoder = Decoder()
+        self._greeting, self._decoder = HelloReader(), Decoder()
         self._outbox: list[bytes] = []
         self._outbox_size = 0
         self._flushing: asyncio.Handle | None = None
@@ -83,55 +82,28 @@ class Session:
         if channel.greeting is None:
             self.queue(hello_frame(channel.token), soon=True)
 
-    def open(
-        self,
-        message: Message,
-        *,
-        channels: tuple[int, ...] = (),
-        window: int = WINDOW,
-        input: bool = False,
-        greets: bool = False,
-        offsets: tuple[int, ...] | None = None,
-        jumps: bool = False,
-        max_replies: int = 1,
-        max_reply_bytes: int = 2 << 20,
-        on_notice: Callable[[Notice], None] | None = None,
-    ) -> Stream:
-        """Send the opener `message` and return its stream.
+    def open(self, message: Opener, *, on_notice: Callable[[Notice], None] | None = None) -> Stream:
+        """Send `message` and return its stream. The agent may send what the message's `shape` allows.
 
-        The agent may send DATA on `channels` from `offsets` on (with forward jumps only where `jumps`), after a first
-        REPLY if it `greets`, and at most `max_replies`; `input` says that channel 0 carries ours. `on_notice` allows
-        notices and gets each; it raises FrameError for one that makes no sense.
+        `on_notice` allows notices where the shape does not, and gets each; it raises FrameError for one that makes no
+        sense.
 
         Raises TooLarge for a message above the frame size, and the session's error if it has ended.
         """
         if self.error is not None:
             raise _again(self.error)
-        assert message.type is not None
         payload = message.encode()
         if len(payload) > MAX_PAYLOAD:
             self._check_large(message, len(payload))
         self._last_id += 1
         self.queue(encode_frame(self._last_id, message.type, payload))
-        stream = self._streams[self._last_id] = Stream(
-            self,
-            self._last_id,
-            channels=channels,
-            window=window,
-            input=input,
-            greets=greets,
-            offsets=offsets or (0,) * len(channels),
-            jumps=jumps,
-            max_replies=max_replies,
-            max_reply_bytes=max_reply_bytes,
-            on_notice=on_notice,
-        )
+        stream = self._streams[self._last_id] = Stream(self, self._last_id, message, on_notice)
         if self._timer is None:
             self._heard_at = self.loop.time()
             self._timer = self.loop.call_later(self._ping_after, self._check_alive, self._heard_at + self._ping_after)
         return stream
 
-    def _check_large(self, message: Message, size: int) -> None:
+    def _check_large(self, message: Opener, size: int) -> None:
         if not isinstance(message, Start):
             raise TooLarge("the request is above 1 MiB", hint="pass large data by stdin or as a file")
         if size > MAX_START:
@@ -233,6 +205,9 @@ class Session:
     def received(self, data: memoryview | bytes) -> None:
         self._heard_at = self.loop.time()
         try:
+            if self.hello is None:
+                data = self._greeting.feed(data)
+                self.hello = self._greeting.hello
             for frame in self._decoder.feed(data):
                 self._route(frame)
         except (FrameError, FieldError) as error:
@@ -245,15 +220,12 @@ class Session:
             raise
 
     def ended(self, error: Exception | None) -> None:
-        torn = " in the middle of a frame" if self._decoder.pending else ""
+        torn = " in the middle of a frame" if self._greeting.pending or self._decoder.pending else ""
         how = f"broke: {error!r}" if error is not None else f"was closed by the agent{torn}"
         self.end(ConnectionLost(f"the connection {how}"))
 
     def _route(self, frame: Frame) -> None:
         stream_id, kind, flags, payload = frame
-        if self.hello is None:
-            self._greet(frame)
-            return
         stream = self._streams.get(stream_id)
         if stream is None:
             if stream_id == 0:
@@ -270,17 +242,6 @@ class Session:
             stream.on_error(_failure(payload))
         else:
             raise FrameError(f"frame type {kind} on stream {stream_id}")
-
-    def _greet(self, frame: Frame) -> None:
-        try:
-            hello = parse_hello(frame)
-        except (Unauthenticated, Corrupted):
-            raise
-        except SkerryError as error:
-            raise FrameError(f"{error.code} instead of a greeting") from error
-        if hello.generation < 1:
-            raise FrameError(f"generation {hello.generation}")
-        self.hello = hello
 
     def _control(self, kind: int, payload: bytes) -> None:
         if kind == Type.PING and len(payload) <= MAX_PING:

@@ -17,6 +17,7 @@ from skerry.wire import (
     FrameError,
     Message,
     Notice,
+    Opener,
     credit_frame,
     data_frame,
     parse_credit,
@@ -69,21 +70,8 @@ class _Inflow:
 class Stream:
     """Made by `Session.open`. One task at a time may call `next`; any number may `send`, in turn."""
 
-    def __init__(
-        self,
-        session: Session,
-        id: int,
-        *,
-        channels: tuple[int, ...],
-        window: int,
-        input: bool,
-        greets: bool,
-        offsets: tuple[int, ...],
-        jumps: bool,
-        max_replies: int,
-        max_reply_bytes: int,
-        on_notice: Callable[[Notice], None] | None,
-    ) -> None:
+    def __init__(self, session: Session, id: int, opener: Opener, on_notice: Callable[[Notice], None] | None) -> None:
+        shape, window = opener.shape, opener.window
         self.id = id
         self.session = session
         self.ended = False
@@ -91,16 +79,16 @@ class Stream:
         self.closed = False
         """Whether it was closed from this side before the agent ended it."""
         self._window = window
-        self._inflows = {channel: _Inflow(window, offset) for channel, offset in zip(channels, offsets, strict=True)}
-        self._outflow = INPUT_WINDOW if input else -1
+        self._inflows = {channel: _Inflow(window, opener.begins_at(channel)) for channel in shape.channels}
+        self._outflow = INPUT_WINDOW if shape.input else -1
         self._out_offset = 0
-        self.input_ended = not input
+        self.input_ended = not shape.input
         """Whether END has been sent, after which nothing more may be."""
-        self._greeted = not greets
-        self._jumps = jumps
-        self._replies_left = max_replies
-        self._reply_bytes_left = max_reply_bytes
-        self._on_notice = on_notice
+        self._greeted = not shape.greets
+        self._jumps = shape.jumps
+        self._replies_left = shape.max_replies
+        self._reply_bytes_left = shape.max_reply_bytes
+        self._on_notice = on_notice or (unheard if shape.notices else None)
         self._discard = False
         self._inbox: deque[Data | Reply] = deque()
         self._error: Exception | None = None

@@ -7,9 +7,9 @@ import socket
 import threading
 
 import anyio
-from anyio.abc import ByteStream, SocketAttribute, UNIXSocketStream
+from anyio.abc import ByteStream
 
-from skerry.core import Ends, Pipe, PipeStream
+from skerry.core import Ends, Pipe, PipeStream, raw_socket
 
 READ_SIZE = 256 * 1024
 LINGER = 1.0
@@ -32,10 +32,8 @@ def open_pipe(stream: ByteStream, ends: Ends) -> Pipe:
     """The quickest pipe for `stream`, which now belongs to it."""
     if isinstance(stream, PipeStream):
         return stream.into_pipe(ends)
-    raw = stream.extra(SocketAttribute.raw_socket, None) if isinstance(stream, UNIXSocketStream) else None
-    if isinstance(raw, socket.socket) and raw.gettimeout() == 0:
-        return SocketPipe(stream, raw, ends)
-    return StreamPipe(stream, ends)
+    raw = raw_socket(stream)
+    return StreamPipe(stream, ends) if raw is None else SocketPipe(stream, raw, ends)
 
 
 class SocketPipe:

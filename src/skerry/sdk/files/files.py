@@ -22,22 +22,28 @@ from skerry.wire import (
     Chmod,
     Chown,
     Copy,
+    CopyFlags,
     Count,
     FieldError,
     FileInfoMessage,
     Hash,
     HashReply,
     ListDir,
-    Message,
     MkDir,
-    OpenFlags,
+    MkDirFlags,
+    Opener,
     Read,
     Remove,
+    RemoveFlags,
     Rename,
+    RenameFlags,
     Stat,
+    StatFlags,
     Symlink,
     Watch,
+    WatchFlags,
     Write,
+    WriteFlags,
     iter_entries,
 )
 
@@ -94,10 +100,7 @@ class AsyncFiles:
         if offset < 0 or (length is not None and length < 0):
             raise InvalidArgument("offset and length cannot be negative")
         message = Read(path=encode_path(path), user=check_user(user), offset=offset, length=length, window=READ_WINDOW)
-        opening = self._link.open(
-            message, channels=(0,), offsets=(offset,), window=READ_WINDOW, greets=True, max_replies=2
-        )
-        async with opening as stream:
+        async with self._link.open(message) as stream:
             async for part in content.content(stream):
                 yield part
 
@@ -121,7 +124,7 @@ class AsyncFiles:
             AlreadyExists: `overwrite` is False and the file is there.
             Conflict: the file no longer has the etag `if_match`; with an empty one: it is there.
         """
-        flags = (OpenFlags.WRITE_PARENTS if parents else 0) | (0 if overwrite else OpenFlags.NEW)
+        flags = (WriteFlags.PARENTS if parents else 0) | (0 if overwrite else WriteFlags.NEW)
         return await self._write(path, data, int(flags), mode, user, if_match)
 
     async def append(
@@ -138,7 +141,7 @@ class AsyncFiles:
 
         Raises Conflict when the file does not have the etag `if_match` before; with an empty one: it is there.
         """
-        flags = OpenFlags.APPEND | (OpenFlags.WRITE_PARENTS if parents else 0)
+        flags = WriteFlags.APPEND | (WriteFlags.PARENTS if parents else 0)
         return await self._write(path, data, int(flags), mode, user, if_match)
 
     async def _write(
@@ -154,7 +157,7 @@ class AsyncFiles:
             path=encode_path(path), user=check_user(user), mode=_check_mode(mode), flags=flags, if_match=if_match
         )
         source = content.read_chunks(data) if is_binary_file(data) else data
-        async with self._link.open(message, input=True) as stream:
+        async with self._link.open(message) as stream:
             return await content.store(stream, source)
 
     async def glob(self, pattern: str, *, path: SandboxPath = ".", user: str | None = None) -> list[FileInfo]:
@@ -239,7 +242,7 @@ class AsyncFiles:
         message = ListDir(path=encode_path(path), user=check_user(user), depth=check_whole(depth, "depth", least=1))
         entries: list[FileInfo] = []
         size = 0
-        async with self._link.open(message, channels=(0,)) as stream:
+        async with self._link.open(message) as stream:
             while isinstance(item := await stream.next(FILE_GUARD), Data):
                 size += len(item.data)
                 entries += _entries(stream, item)
@@ -252,7 +255,7 @@ class AsyncFiles:
 
     async def stat(self, path: SandboxPath, *, follow: bool = True, user: str | None = None) -> FileInfo:
         """What is under that name; with `follow=False` a link itself."""
-        flags = 0 if follow else int(OpenFlags.NOFOLLOW)
+        flags = 0 if follow else int(StatFlags.NOFOLLOW)
         return await self._info(Stat(path=encode_path(path), user=check_user(user), flags=flags))
 
     async def exists(self, path: SandboxPath, *, user: str | None = None) -> bool:
@@ -270,14 +273,14 @@ class AsyncFiles:
 
         Raises AlreadyExists.
         """
-        flags = int(OpenFlags.PARENTS) if parents else 0
+        flags = int(MkDirFlags.PARENTS) if parents else 0
         return await self._info(
             MkDir(path=encode_path(path), user=check_user(user), mode=_check_mode(mode), flags=flags)
         )
 
     async def remove(self, path: SandboxPath, *, recursive: bool = False, user: str | None = None) -> int:
         """Remove a file, a link itself, or a directory; the number of things removed. Raises NotEmpty."""
-        flags = int(OpenFlags.RECURSIVE) if recursive else 0
+        flags = int(RemoveFlags.RECURSIVE) if recursive else 0
         message = Remove(path=encode_path(path), user=check_user(user), flags=flags)
         return (await self._link.request(message, Count, guard=SLOW_GUARD)).count
 
@@ -285,7 +288,7 @@ class AsyncFiles:
         self, path: SandboxPath, target: SandboxPath, *, overwrite: bool = True, user: str | None = None
     ) -> FileInfo:
         """Move something to another name. Raises AlreadyExists where `overwrite` is False."""
-        flags = 0 if overwrite else int(OpenFlags.NOREPLACE)
+        flags = 0 if overwrite else int(RenameFlags.NOREPLACE)
         message = Rename(
             path=encode_path(path), user=check_user(user), target=encode_path(target, "target"), flags=flags
         )
@@ -327,8 +330,8 @@ class AsyncFiles:
             AlreadyExists: the target is a directory, or is there and `overwrite` is False.
             InvalidArgument: the target is inside the directory that is copied.
         """
-        flags = OpenFlags.COPY_RECURSIVE
-        flags |= (OpenFlags.COPY_PARENTS if parents else 0) | (0 if overwrite else OpenFlags.COPY_NEW)
+        flags = CopyFlags.RECURSIVE
+        flags |= (CopyFlags.PARENTS if parents else 0) | (0 if overwrite else CopyFlags.NEW)
         message = Copy(
             path=encode_path(path), user=check_user(user), target=encode_path(target, "target"), flags=int(flags)
         )
@@ -402,7 +405,7 @@ class AsyncFiles:
 
         Raises InvalidArgument. Everything else is raised where the watch begins.
         """
-        flags = int(OpenFlags.WATCH_RECURSIVE) if recursive else 0
+        flags = int(WatchFlags.RECURSIVE) if recursive else 0
         return AsyncWatch(self._link, Watch(path=encode_path(path), user=check_user(user), flags=flags))
 
     async def upload_all(
@@ -427,7 +430,7 @@ class AsyncFiles:
         """Download each remote file or directory to its local name, in order. Stops at the first that fails."""
         return [await self.download(remote, local, merge=merge, exclude=exclude, user=user) for remote, local in pairs]
 
-    async def _info(self, message: Message, *, guard: float = FILE_GUARD) -> FileInfo:
+    async def _info(self, message: Opener, *, guard: float = FILE_GUARD) -> FileInfo:
         async with self._link.open(message) as stream:
             item = await stream.next(guard)
             if not isinstance(item, Reply) or not item.final:

@@ -91,8 +91,7 @@ async def search(link: Link, path: SandboxPath, query: Query, user: str | None) 
         window=WINDOW,
     )
     scan = Scan(str(path), query)
-    opening = link.open(message, channels=(0,), window=WINDOW, greets=True, max_replies=2)
-    async with opening as stream:
+    async with link.open(message) as stream:
         item = await stream.next(FILE_GUARD)
         if not isinstance(item, Reply) or item.final:
             raise stream.corrupt("a PACK that does not begin with the tree's info")
@@ -236,8 +235,7 @@ def check_new(new: object) -> str:
 async def replace_in(link: Link, path: SandboxPath, edit: Edit, user: str | None) -> int | None:
     """Edit one file; how many times, or None if it is no text. Raises Conflict if it changed meanwhile."""
     reading = Read(path=encode_path(path), user=check_user(user), length=MAX_EDIT + 1, window=WINDOW)
-    opening = link.open(reading, channels=(0,), window=WINDOW, greets=True, max_replies=2)
-    async with opening as stream:
+    async with link.open(reading) as stream:
         item = await stream.next(FILE_GUARD)
         if not isinstance(item, Reply) or item.final:
             raise stream.corrupt("a READ that does not begin with the file's info")
@@ -253,7 +251,7 @@ async def replace_in(link: Link, path: SandboxPath, edit: Edit, user: str | None
     if count and changed != text:
         message = Write(path=encode_path(path), user=check_user(user), if_match=etag)
         try:
-            async with link.open(message, input=True) as stream:
+            async with link.open(message) as stream:
                 await transfer.store(stream, changed.encode("utf-8", "surrogateescape"))
         except Conflict as error:
             raise Conflict(f"{path} was changed by somebody else meanwhile", hint="replace again") from error

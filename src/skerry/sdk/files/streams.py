@@ -14,7 +14,7 @@ from skerry.sdk.files.files import MAX_ENTRIES, READ_WINDOW, AsyncFiles
 from skerry.sdk.files.info import file_info
 from skerry.sdk.files.trees import SLOW_GUARD, WINDOW, check_names, read_tree_info, summary
 from skerry.trees import Decoder, End, Entry, Record, Tally, TreeError
-from skerry.wire import Count, FieldError, ListDir, OpenFlags, Pack, Read, Unpack, iter_entries
+from skerry.wire import Count, FieldError, ListDir, Pack, Read, Unpack, UnpackFlags, iter_entries
 
 
 @asynccontextmanager
@@ -23,10 +23,7 @@ async def read_stream(
 ) -> AsyncIterator[tuple[FileInfo, AsyncIterator[bytes]]]:
     """A file's info and its content from `offset` on, both of the same open file. Raises as `AsyncFiles.read`."""
     message = Read(path=encode_path(path), user=check_user(user), offset=offset, length=length, window=READ_WINDOW)
-    opening = files._link.open(
-        message, channels=(0,), offsets=(offset,), window=READ_WINDOW, greets=True, max_replies=2
-    )
-    async with opening as stream:
+    async with files._link.open(message) as stream:
         yield await content.head(stream), content.body(stream)
 
 
@@ -43,7 +40,7 @@ async def list_stream(
     )
     names = past.split(b"/") if past else []
     count = 0
-    async with files._link.open(message, channels=(0,)) as stream:
+    async with files._link.open(message) as stream:
 
         def entries(data: bytes) -> Iterator[FileInfo]:
             nonlocal count
@@ -72,7 +69,7 @@ async def pack_stream(
     """The info of a tree's root, and the records of the tree; a Content's bytes are good until the next record."""
     names = tuple(encode(name, "exclude") for name in check_names(exclude))
     message = Pack(path=encode_path(path), user=check_user(user), exclude=names, window=WINDOW)
-    async with files._link.open(message, channels=(0,), window=WINDOW, greets=True, max_replies=2) as stream:
+    async with files._link.open(message) as stream:
         info, _ = read_tree_info(stream, await stream.next(SLOW_GUARD), final=False)
 
         async def records() -> AsyncIterator[Record]:
@@ -109,9 +106,9 @@ async def unpack_stream(
 
     What `batches` raises leaves nothing. Raises as `AsyncFiles.upload` does for what is inside.
     """
-    flags = OpenFlags.UNPACK_PARENTS | (OpenFlags.UNPACK_MERGE if merge else 0)
+    flags = UnpackFlags.PARENTS | (UnpackFlags.MERGE if merge else 0)
     message = Unpack(path=encode_path(path), user=check_user(user), flags=int(flags))
-    async with files._link.open(message, input=True) as stream:
+    async with files._link.open(message) as stream:
         async for batch in batches:
             if not await stream.send(batch):
                 break

@@ -16,7 +16,7 @@ from skerry.sdk.connection.link import FILE_GUARD, Link
 from skerry.sdk.connection.stream import Data, Reply, Stream
 from skerry.sdk.files.info import file_info
 from skerry.trees import Packer, Tally, TreeError, Unpacker, count_tree
-from skerry.wire import OpenFlags, Pack, TreeInfo, Unpack
+from skerry.wire import Pack, PackFlags, TreeInfo, Unpack, UnpackFlags
 
 Progress = Callable[[int, int], object]
 """Called with the bytes done and the bytes in all: sizes of files, holes included."""
@@ -42,10 +42,10 @@ async def upload(
     await anyio.to_thread.run_sync(os.stat, path)  # what is not there is said before anything happens inside
     if on_progress is not None:
         total = await anyio.to_thread.run_sync(count_tree, path, names)
-    flags = OpenFlags.UNPACK_PARENTS | (OpenFlags.UNPACK_MERGE if merge else 0)
+    flags = UnpackFlags.PARENTS | (UnpackFlags.MERGE if merge else 0)
     message = Unpack(path=encode_path(remote), user=check_user(user), flags=int(flags))
     packer = Packer(path, names)
-    async with link.open(message, input=True) as stream, _batches(packer) as batches:
+    async with link.open(message) as stream, _batches(packer) as batches:
         async for batch, done in batches:
             if not await stream.send(batch):
                 break
@@ -107,11 +107,11 @@ async def download(
     message = Pack(
         path=encode_path(remote),
         user=check_user(user),
-        flags=0 if on_progress is None else int(OpenFlags.PACK_TOTALS),
+        flags=0 if on_progress is None else int(PackFlags.TOTALS),
         exclude=tuple(encode(name, "exclude") for name in check_names(exclude)),
         window=WINDOW,
     )
-    async with link.open(message, channels=(0,), window=WINDOW, greets=True, max_replies=2) as stream:
+    async with link.open(message) as stream:
         info, first = read_tree_info(stream, await stream.next(SLOW_GUARD), final=False)
         unpacker = await in_thread(lambda: Unpacker(path, merge=merge))
         try:

@@ -78,7 +78,7 @@ class AsyncWatch:
     async def _begin(self) -> Stream:
         if self._stream is None:
             session = await self._link.session()
-            stream = session.open(self._message, channels=(0,), greets=True, max_replies=2)
+            stream = session.open(self._message)
             try:
                 item = await self._next(stream, FILE_GUARD)
                 if not isinstance(item, Reply) or item.final:

@@ -20,7 +20,7 @@ _RESET = struct.pack("ii", 1, 0)
 
 def open_dial(link: Link, port: int, address: str | None) -> Opening:
     """`async with` gives the stream of a connection; `dialled` says when it is there."""
-    return link.open(Dial(port=port, address=address), channels=(0,), input=True, greets=True, max_replies=2)
+    return link.open(Dial(port=port, address=address))
 
 
 async def dialled(stream: Stream) -> str:

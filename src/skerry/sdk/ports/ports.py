@@ -18,7 +18,6 @@ from skerry.sdk.connection.stream import Data, Stream
 from skerry.sdk.ports.forward import CHUNK, Inflow, Relay, dialled, open_dial
 from skerry.wire import PortEntry, Ports
 
-MAX_PORTS = 65_536
 POLL, POLL_MAX = 0.01, 0.1
 """How often `wait` looks: the kernel tells nobody when a program begins to listen."""
 REACHABLE = ("127.0.0.1", "::1", "0.0.0.0", "::")
@@ -132,7 +131,7 @@ class AsyncPorts:
     async def list(self) -> list[ListeningPort]:
         """The ports that somebody inside listens on, by number."""
         found: list[ListeningPort] = []
-        async with self._link.open(Ports(), max_replies=MAX_PORTS + 1, max_reply_bytes=8 << 20) as stream:
+        async with self._link.open(Ports()) as stream:
             while True:
                 item = await stream.next(CONTROL_GUARD)
                 if isinstance(item, Data):

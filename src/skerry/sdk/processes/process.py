@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 import anyio
 
 from skerry.core import ConnectionLost, ExecResult, InvalidArgument, ProcessInfo, ProcessNotFound
-from skerry.sdk.commands.exchange import STDERR, STDOUT
 from skerry.sdk.commands.exec_stream import SIGKILL, AsyncExecStream, Attachment, send_signal
 from skerry.sdk.commands.output import OUTPUT_LIMIT, OutputChunk, ProcessOutput
 from skerry.sdk.commands.request import Request, check_bytes
@@ -159,7 +158,7 @@ class AsyncProcess:
     async def _attach_input(self) -> Stream:
         session = await self._link.session(start=False)
         message = Attach(id=self._id, since_stdout=-1, since_stderr=-1)
-        stream = session.open(message, channels=(STDOUT, STDERR), input=True, greets=True, jumps=True, max_replies=2)
+        stream = session.open(message)
         try:
             await first_reply(self._link, stream, Attached)
         except asyncio.CancelledError:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from skerry.sdk.commands.exchange import STDERR, STDOUT, Running
+from skerry.sdk.commands.exchange import Running
 from skerry.sdk.commands.output import Collector, ProcessOutput
 from skerry.sdk.connection.link import CONTROL_GUARD, Link
 from skerry.sdk.connection.stream import Data, unheard
-from skerry.wire import Attach, OpenFlags
+from skerry.wire import STDERR, STDOUT, Attach, AttachFlags
 
 MAX_OUTPUT = 32 << 20
 """More than any ring buffer holds."""
@@ -17,12 +17,7 @@ async def read_rings(
 ) -> ProcessOutput:
     """The bytes from the offsets `since` up to at least `ends`. Raises ProcessNotFound, InvalidArgument."""
     opening = link.open(
-        Attach(id=id, since_stdout=since[0], since_stderr=since[1], flags=int(OpenFlags.VIEW)),
-        channels=(STDOUT, STDERR),
-        greets=True,
-        offsets=since,
-        jumps=True,
-        max_replies=2,
+        Attach(id=id, since_stdout=since[0], since_stderr=since[1], flags=int(AttachFlags.VIEW)),
         on_notice=unheard if terminal else None,
     )
     wanted = dict(zip((STDOUT, STDERR), ends, strict=True))

@@ -21,8 +21,6 @@ from skerry.wire import Message, ProcessEntry, Processes
 
 M = TypeVar("M", bound=Message)
 
-MAX_PROCESSES = 1024
-MAX_LIST_BYTES = 16 << 20
 NAMES = {"process": "processes", "terminal": "terminals"}
 
 
@@ -86,7 +84,7 @@ def start_offsets(since: int | tuple[int, int], info: ProcessInfo) -> tuple[int,
 
 async def _list(link: Link) -> list[ProcessInfo | TerminalInfo]:
     found: list[ProcessInfo | TerminalInfo] = []
-    async with link.open(Processes(), max_replies=MAX_PROCESSES + 1, max_reply_bytes=MAX_LIST_BYTES) as stream:
+    async with link.open(Processes()) as stream:
         while True:
             item = await stream.next(CONTROL_GUARD)
             if not isinstance(item, Reply):

@@ -10,12 +10,12 @@ from typing import Self
 import anyio
 
 from skerry.core import Conflict, ConnectionLost, ExecStatus, InvalidArgument, ProcessNotFound, TerminalExit
-from skerry.sdk.commands.exchange import STDERR, STDOUT, Running, ended_as
+from skerry.sdk.commands.exchange import Running, ended_as
 from skerry.sdk.commands.output import TerminalChunk
 from skerry.sdk.commands.request import check_bytes
 from skerry.sdk.connection.link import CONTROL_GUARD, Link
 from skerry.sdk.processes.table import sound_size
-from skerry.wire import Attach, Attached, FrameError, Notice, OpenFlags
+from skerry.wire import STDOUT, Attach, Attached, AttachFlags, FrameError, Notice
 
 RETRIES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 """Seconds after each attempt to attach again that failed; what the last one raises counts."""
@@ -169,13 +169,7 @@ class AsyncTerminalStream:
         # From here to where the stream is ours nothing may wait: a byte taken meanwhile would come twice.
         since = self._since if former is None or former.started is None or self._quiet else former.end(STDOUT)
         stream = session.open(
-            Attach(id=self._id, since_stdout=since, since_stderr=-1, flags=int(OpenFlags.VIEW) if view else 0),
-            channels=(STDOUT, STDERR),
-            input=not view,
-            greets=True,
-            offsets=(max(since, 0), 0),
-            jumps=True,
-            max_replies=2,
+            Attach(id=self._id, since_stdout=since, since_stderr=-1, flags=int(AttachFlags.VIEW) if view else 0),
             on_notice=self._notice,
         )
         if former is not None:

@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 from typing import Protocol
 
 import anyio
-from anyio.abc import ByteStream, SocketAttribute, UNIXSocketStream
+from anyio.abc import ByteStream
 
-from skerry.core import Channel, ConnectionLost, Corrupted, Provider, hello_frame, parse_hello
-from skerry.wire import Decoder, FrameError, Hello
+from skerry.core import Channel, ConnectionLost, Corrupted, HelloReader, Provider, hello_frame, raw_socket
+from skerry.wire import Hello
 
 READ_SIZE = 256 * 1024
 GREETING_TIMEOUT = 30.0
@@ -48,25 +48,19 @@ async def open_agent(provider: Provider, sandbox_id: str) -> AsyncIterator[tuple
 
 async def _greet(channel: Channel, connection: Connection) -> Hello:
     await connection.send(hello_frame(channel.token))
-    decoder = Decoder()
+    reader = HelloReader()
     while data := await connection.receive():
-        try:
-            frames = list(decoder.feed(data))
-        except FrameError as error:
-            raise Corrupted(f"the agent's greeting is malformed: {error}") from error
-        if frames:
-            if len(frames) > 1 or decoder.pending:
-                raise Corrupted("the agent said more than its greeting before it was asked")
-            return parse_hello(frames[0])
+        if reader.feed(data):
+            raise Corrupted("the agent said more than its greeting before it was asked")
+        if reader.hello is not None:
+            return reader.hello
     raise ConnectionLost("the agent closed the connection instead of a greeting")
 
 
 def _connection(stream: ByteStream) -> Connection:
     """The quickest way there is: a socket is read and written without a layer in between."""
-    raw = stream.extra(SocketAttribute.raw_socket, None) if isinstance(stream, UNIXSocketStream) else None
-    if isinstance(raw, socket.socket) and raw.gettimeout() == 0:
-        return _Raw(raw)
-    return _Streamed(stream)
+    raw = raw_socket(stream)
+    return _Streamed(stream) if raw is None else _Raw(raw)
 
 
 class _Raw:

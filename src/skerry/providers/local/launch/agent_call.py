@@ -7,21 +7,20 @@ import time
 from pathlib import Path
 from typing import TypeVar
 
-from skerry.core import ConnectionLost, Corrupted, agent_error, hello_frame, parse_hello
+from skerry.core import ConnectionLost, Corrupted, HelloReader, agent_error, hello_frame
 from skerry.providers.local.launch.launch import address
-from skerry.wire import Decoder, Failure, FieldError, Frame, FrameError, Message, Type, encode_frame
+from skerry.wire import Decoder, Failure, FieldError, Frame, FrameError, Message, Opener, Type, encode_frame
 
 M = TypeVar("M", bound=Message)
 _STREAM = 1
 
 
-def request(path: Path, token: bytes, message: Message, kind: type[M], *, timeout: float) -> M:
+def request(path: Path, token: bytes, message: Opener, kind: type[M], *, timeout: float) -> M:
     """Send `message` to the agent that listens at `path`, and return its answer.
 
     Raises ConnectionLost where there is none within `timeout` seconds, Corrupted for one that makes no sense, and what
     the agent reports.
     """
-    assert message.type is not None
     until = time.monotonic() + timeout
     try:
         with socket.socket(socket.AF_UNIX) as client, address(path) as name:
@@ -37,17 +36,14 @@ def request(path: Path, token: bytes, message: Message, kind: type[M], *, timeou
 
 def _answer(client: socket.socket, until: float) -> bytes:
     """The payload of the REPLY; before it comes the agent's greeting."""
-    decoder, greeted = Decoder(), False
+    reader, decoder = HelloReader(), Decoder()
     while True:
         client.settimeout(max(0.001, until - time.monotonic()))
         data = client.recv(65536)
         if not data:
             raise ConnectionResetError("it closed the connection")
-        for frame in decoder.feed(data):
-            if not greeted:
-                parse_hello(frame)
-                greeted = True
-            elif frame.stream == _STREAM:
+        for frame in decoder.feed(reader.feed(data)):
+            if frame.stream == _STREAM:
                 return _reply(frame)
 
 

@@ -17,7 +17,16 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from skerry.core import Conflict, DiskFull, ProviderUnavailable, SandboxFailed, Timeout, hello_frame, parse_hello
+from skerry.core import (
+    Conflict,
+    Corrupted,
+    DiskFull,
+    HelloReader,
+    ProviderUnavailable,
+    SandboxFailed,
+    Timeout,
+    hello_frame,
+)
 from skerry.providers.local.host import ProcessId, binary
 from skerry.providers.local.launch.bundle import AGENT, configuration, open_file_limit
 from skerry.providers.local.limits.cgroup import Cgroups
@@ -26,7 +35,7 @@ from skerry.providers.local.sandbox.folders import EMPTY, NETNS, ROOT, USERNS, h
 from skerry.providers.local.sandbox.last_words import idle_limit
 from skerry.providers.local.sandbox.record import Record, variables
 from skerry.providers.local.storage import host_layer
-from skerry.wire import Boot, Decoder, FrameError, Hello, Type, encode_frame
+from skerry.wire import Boot, Hello, Type, encode_frame
 
 READY_TIMEOUT = 30.0
 _REFUSED = "refused: "
@@ -312,7 +321,7 @@ def _spawn(arguments: list[str], environment: dict[str, str], inherited: dict[in
 
 def _await_hello(client: socket.socket, launcher: int, layout: Layout) -> Hello:
     """Wait for the agent's greeting, or for the launcher to fail. Raises SandboxFailed, Conflict, Timeout."""
-    decoder = Decoder()
+    reader = HelloReader()
     deadline = time.monotonic() + READY_TIMEOUT
     watch = os.pidfd_open(launcher)
     poll = select.poll()
@@ -324,14 +333,15 @@ def _await_hello(client: socket.socket, launcher: int, layout: Layout) -> Hello:
             if not ready:
                 raise Timeout(f"the sandbox was not ready after {READY_TIMEOUT:.0f} s: {_last_words(layout)}")
             if client.fileno() in ready:
-                for frame in decoder.feed(_receive(client, launcher, layout)):
-                    return parse_hello(frame)
+                reader.feed(_receive(client, launcher, layout))
+                if reader.hello is not None:
+                    return reader.hello
             elif watch in ready:
                 if _exit_status(launcher) != 0:
                     raise _not_started(layout)
                 poll.unregister(watch)
-    except FrameError as error:
-        raise SandboxFailed(f"the agent's greeting is malformed: {error}") from error
+    except Corrupted as error:
+        raise SandboxFailed(error.message) from error
     finally:
         os.close(watch)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from skerry.server.access.permissions import provider
 from skerry.server.access.permissions.model import Action, Rule
-from skerry.wire import Attach, FieldError, Frame, Life, OpenFlags, Type
+from skerry.wire import Attach, AttachFlags, FieldError, Frame, Life, Type
 
 _READ, _WRITE, _DESTROY = Action.SANDBOX_READ, Action.SANDBOX_WRITE, Action.SANDBOX_DESTROY
 SLACK = 1.0
@@ -55,7 +55,7 @@ def action_of(frame: Frame, left: float | None = None) -> Action | None:
     """
     try:
         action = OPENERS[Type(frame.type)]
-        if frame.type == Type.ATTACH and Attach.decode(frame.payload).flags & OpenFlags.VIEW:
+        if frame.type == Type.ATTACH and Attach.decode(frame.payload).flags & AttachFlags.VIEW:
             return _READ
         if frame.type == Type.LIFE and (life := Life.decode(frame.payload)) != Life():
             lives = life.deadline_ms is not None and left is not None and life.deadline_ms / 1000 >= left - SLACK
