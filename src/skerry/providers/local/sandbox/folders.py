@@ -37,8 +37,10 @@ from skerry.core import (
     NewerVersion,
     ProviderUnavailable,
     QuotaExceeded,
+    Resources,
     SandboxNotFound,
     SandboxSpec,
+    State,
     plain_name,
 )
 from skerry.providers.local.locks import FileLock, SandboxLock
@@ -147,6 +149,30 @@ class Store:
             return with_activity(records.read(self.directory(sandbox_id)), self.words(sandbox_id))
         except (FileNotFoundError, NotADirectoryError):
             raise _not_found(sandbox_id) from None
+
+    def read_or_guess(self, sandbox_id: str) -> Record:
+        """The record, or for a damaged or missing one what can be told without it. Raises SandboxNotFound."""
+        try:
+            return self.read(sandbox_id)
+        except Corrupted as error:
+            return self.guess(sandbox_id, str(error))
+        except SandboxNotFound as error:
+            if not self.directory(sandbox_id).is_dir():
+                raise
+            return self.guess(sandbox_id, str(error))
+
+    def guess(self, sandbox_id: str, reason: str) -> Record:
+        """A stand-in for a damaged record: failed, with as much as the links tell, which is enough to remove it."""
+        return Record(
+            id=sandbox_id,
+            state=State.FAILED,
+            spec=SandboxSpec(name=self.name_of(sandbox_id)),
+            limits=Resources(),
+            token="",
+            created_at=0.0,
+            slot=self.slot_of(sandbox_id),
+            reason=reason,
+        )
 
     def ids(self) -> Iterator[str]:
         for entry in os.scandir(self.sandboxes):
