@@ -32,7 +32,9 @@ class Capture:
         return {"snapshot": self._recover}
 
     def take(self, sandbox_id: str, *, name: str | None, description: str, hidden: bool) -> Kept:
-        """Keep what a sandbox has now; one that runs stands still meanwhile. A hidden one is leased to this process.
+        """Keep what a sandbox has now; one that runs stands still during the copy.
+
+        A hidden snapshot is leased to this process.
 
         Raises SandboxNotFound, Conflict, DiskFull.
         """
@@ -78,10 +80,10 @@ class Capture:
         running = record.state is State.RUNNING
         try:
             if running:
-                with last_words.noticed(record.id):
+                with last_words.ended_is_failure(record.id):
                     dirty = changes.cgroups.dirty(record.id)
                 changes.storage.settle(dirty)  # before it, not while, everything stands still
-                with last_words.noticed(record.id):
+                with last_words.ended_is_failure(record.id):
                     changes.cgroups.freeze(record.id)
             changes.storage.copy(changes.upper(record.id), self._snapshots.tree(made.id), read_only=True)
         finally:

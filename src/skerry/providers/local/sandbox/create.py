@@ -86,7 +86,7 @@ class Creation:
 
     @contextmanager
     def _base(self, spec: SandboxSpec) -> Iterator[Base]:
-        """What it begins with; nobody removes that in the meantime. Raises TemplateNotFound, SnapshotNotFound."""
+        """What it begins with, which nobody removes in the block. Raises TemplateNotFound, SnapshotNotFound."""
         if spec.snapshot is None:
             # `host` is never removed: no lock slows down the making of its sandboxes
             with self._templates.using() if spec.template != "host" else nullcontext():

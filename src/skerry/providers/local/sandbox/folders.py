@@ -8,11 +8,11 @@
     SKERRY_HOME/templates/      read-only layers
     SKERRY_HOME/snapshots/      a record of each snapshot, and the lock of them all
     SKERRY_HOME/volumes/        a record of each volume, and the lock of them all
-    SKERRY_HOME/pool/           what sandboxes wrote: see storage.py
+    SKERRY_HOME/pool/           what sandboxes wrote: see storage/choose.py
     /run/skerry/slots/N         a link to the folder that uses id range N, for the whole machine
 
-A folder appears under its id by one rename, locked; its record is written when the sandbox runs. So whoever sees a
-folder without a record and without a holder of its lock knows that its maker is dead.
+A folder appears under its id by one rename, locked; its record is written when the sandbox runs. A folder
+without a record whose lock nobody holds therefore has a dead maker.
 """
 
 from __future__ import annotations
@@ -279,7 +279,7 @@ class Store:
         return links
 
     def _take_slot(self, record: Record) -> Record:
-        # A random start spreads the use of ranges; the link is made only once, by whoever comes first.
+        # A random start spreads the use of ranges; the first process to come makes the link, once.
         start = random.randrange(SLOTS)
         for step in range(SLOTS):
             slot = (start + step) % SLOTS
@@ -324,7 +324,7 @@ class Store:
 
     def remains(self) -> list[Path]:
         """What a crash left outside of any sandbox's folder."""
-        with self.allocation():  # whoever makes a new folder holds this lock, so the makers of these are dead
+        with self.allocation():  # the maker of a new folder holds this lock, so the makers of these are dead
             return [*self.trash.iterdir(), *self.sandboxes.glob(".new-*")]
 
     def sweep_links(self) -> None:

@@ -23,8 +23,8 @@ AGENTS_OWN = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/
 
 
 @contextmanager
-def noticed(sandbox_id: str) -> Iterator[None]:
-    """For who uses its groups: that they are gone means that it has ended. Raises SandboxFailed."""
+def ended_is_failure(sandbox_id: str) -> Iterator[None]:
+    """For a caller that uses its cgroups: if they are gone, the sandbox has ended. Raises SandboxFailed."""
     try:
         yield
     except FileNotFoundError as error:

@@ -72,7 +72,7 @@ class Lifecycle:
             return record.info()
 
     def start(self, sandbox_id: str) -> SandboxInfo:
-        """Start one that is stopped or archived, let a paused one go on.
+        """Start one that is stopped or archived, or resume a paused one.
 
         Raises SandboxNotFound, SandboxFailed, Conflict, Corrupted.
         """
@@ -119,7 +119,7 @@ class Lifecycle:
     def reset(self, sandbox_id: str, *, hard: bool) -> SandboxInfo:
         """Start it with no process and no changed variable of before; `hard`: with no file either.
 
-        Raises SandboxNotFound, Conflict; SandboxFailed or Corrupted should something of before be left.
+        Raises SandboxNotFound, Conflict; SandboxFailed or Corrupted if something of before is left.
         """
         changes = self._changes
         with changes.lock(sandbox_id, "reset") as (record, lock):
@@ -141,7 +141,7 @@ class Lifecycle:
             record = changes.begin(record, "pause")
             changes.connections.close(sandbox_id)
             try:
-                with last_words.noticed(sandbox_id):
+                with last_words.ended_is_failure(sandbox_id):
                     changes.cgroups.freeze(sandbox_id)
             except BaseException:
                 self._stop.settle(self._run_on(record), State.RUNNING)
@@ -149,7 +149,7 @@ class Lifecycle:
             return self._stop.settle(record, State.PAUSED, "paused").info()
 
     def resume(self, sandbox_id: str) -> SandboxInfo:
-        """Let its processes go on. Raises SandboxNotFound, Conflict."""
+        """Let its processes continue. Raises SandboxNotFound, Conflict."""
         with self._changes.lock(sandbox_id, "resume") as (record, _):
             return record.info() if record.state is State.RUNNING else self._thaw(record).info()
 

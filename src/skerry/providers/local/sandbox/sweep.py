@@ -1,7 +1,7 @@
 """Ends and removes what nobody owns any more. The folder of a sandbox that nobody is at work on decides what it is:
 
-    no record                    who made or removed it died at it    swept
-    pending                      who changed it died at it            finished or undone: see `Recoveries`
+    no record                    its maker or remover has died        swept
+    pending                      the process that changed it died     finished or undone: see `Recoveries`
     leased                       its process is gone                  swept
     running, timeout reached     `on_timeout` is destroy              swept
                                  `on_timeout` is stop                 stopped, with its files
@@ -9,7 +9,7 @@
                                  SIGTERM, as at a shutdown            stopped
                                  otherwise                            failed: its files stay until it is destroyed
 
-One thing that cannot go now (a process that does not die, a tree that is busy) is logged and tried again by the next
+What cannot go now (a process that does not die, a tree that is busy) is logged and tried again by the next
 sweep: it keeps nothing else from going, and nobody from working.
 """
 

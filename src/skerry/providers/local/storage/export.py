@@ -70,7 +70,7 @@ class Exports:
     # -- export
 
     def export(self, source_id: str, target: BinaryIO, key: bytes | None, on_progress: Progress | None) -> ExportInfo:
-        """Write a sandbox, as it is now, or a snapshot. A sandbox that runs stands still for a moment and goes on.
+        """Write a sandbox, as it is now, or a snapshot. A sandbox that runs stands still for a moment, then continues.
 
         Raises SandboxNotFound, SnapshotNotFound, Conflict for an archived one, DiskFull, and what `target` raises.
         """
@@ -100,7 +100,7 @@ class Exports:
 
     @contextmanager
     def _frozen(self, source_id: str) -> Iterator[tuple[Kept, StateFile]]:
-        """What to write, and that nobody changes or removes meanwhile."""
+        """What to write, which nobody changes or removes in the block."""
         snapshots = self._snapshots
         if source_id.startswith("sn-"):
             with snapshots.held(source_id) as kept:

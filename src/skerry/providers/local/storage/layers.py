@@ -1,8 +1,8 @@
 """The templates of one SKERRY_HOME: layers in the pool, and a small file for each template that names its layers.
 
     SKERRY_HOME/templates/ID.json      a template: its layers, variables, scripts
-    SKERRY_HOME/templates/DIGEST.lock  held by who builds that layer
-    SKERRY_HOME/templates/lock         shared by who is about to refer to a template, exclusive for who removes
+    SKERRY_HOME/templates/DIGEST.lock  held by the process that builds that layer
+    SKERRY_HOME/templates/lock         shared to refer to a template, exclusive to remove one
     SKERRY_HOME/pool/layers/DIGEST     a layer: the writable tree of the sandbox that built it, moved by one rename
 
 A layer nobody names is removed by the next sweep, so a build that died leaves nothing.
@@ -58,7 +58,7 @@ class Templates:
 
     @contextmanager
     def using(self) -> Iterator[None]:
-        """Nothing is removed while this is held: for who is about to write down that it needs a template."""
+        """Nothing is removed while this is held: for a caller about to write down that it needs a template."""
         lock = FileLock(self._store.templates / "lock", shared=True)
         with lock:
             yield
@@ -185,7 +185,7 @@ class Templates:
             try:
                 if self._user(bases.layer_path(digest)) is not None:
                     return
-                # Away as a whole first: who dies at removing it leaves no half of a layer for a builder to find.
+                # Away as a whole first: if the process dies at it, no builder finds half of a layer.
                 gone = f"{_GONE}{digest}-{secrets.token_hex(4)}"
                 (layers / digest).rename(layers / gone)
             finally:
@@ -246,7 +246,7 @@ def _keep_only(upper: Path, directory: str) -> None:
         source /= name
         # What the sandbox wrote may be a link to anywhere.
         if name in ("", ".", "..") or not source.exists() or not stat.S_ISDIR(source.lstat().st_mode):
-            raise Conflict(f"{directory} is no directory that the sandbox has written")
+            raise Conflict(f"{directory} is not a directory that the sandbox has written")
     source.rename(upper / "new")
     remove_tree(upper / "u")
     (upper / "new").rename(upper / "u")

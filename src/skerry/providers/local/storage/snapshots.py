@@ -94,7 +94,7 @@ class Snapshots:
         """Note that the tree of one that was announced is there."""
         size = self._home.storage.used(self.tree(made.id))
         with self._lock():
-            # Read again: meanwhile its parent may have been deleted.
+            # Read again: its parent may have been deleted since.
             now = snapshot_record.read(self._path(made.id))
             made = dataclasses.replace(now, size=size, ready=True, lease=now.lease if now.hidden else None)
             self._write(made)
@@ -199,7 +199,7 @@ class Snapshots:
 
     @contextmanager
     def held(self, snapshot_id: str, *, deleted: bool = False) -> Iterator[Kept]:
-        """A snapshot that nobody removes meanwhile, `deleted` also one that is hidden.
+        """A snapshot that nobody removes in the block, `deleted` also one that is hidden.
 
         Raises SnapshotNotFound, Corrupted.
         """
