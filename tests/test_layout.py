@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 from collections import Counter
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,29 @@ def test_other_packages_are_used_through_their_door(package: str) -> None:
     for path in files(f"src/skerry/{package}/*.py"):
         found += trespasses(path.read_text(), ".".join(path.relative_to(ROOT / "src").with_suffix("").parts))
     assert found == []
+
+
+def imports(path: Path, modules: set[str]) -> set[str]:
+    """Which of `modules` a file imports, also for type checkers alone."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            names = {f"{node.module}.{name.name}" for name in node.names}
+            found |= names & modules or {node.module or ""} & modules
+        elif isinstance(node, ast.Import):
+            found |= {name.name for name in node.names} & modules
+    return found
+
+
+def test_no_modules_of_a_provider_import_each_other() -> None:
+    paths = {
+        ".".join(path.relative_to(ROOT / "src").with_suffix("").parts): path
+        for path in files("src/skerry/providers/*.py")
+        if path.name != "__init__.py"
+    }
+    graph = {module: imports(path, set(paths)) for module, path in paths.items()}
+    order = list(TopologicalSorter(graph).static_order())  # raises CycleError, which names the circle
+    assert order.index("skerry.providers.local.sandbox.changes") < order.index("skerry.providers.local.engine")
 
 
 def test_what_reaches_behind_a_door_is_found() -> None:

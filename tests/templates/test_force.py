@@ -146,8 +146,8 @@ async def test_an_import_keeps_its_template_until_that_is_written_down(
 ) -> None:
     provider = registry.provider("local")
     assert isinstance(provider, LocalProvider)
-    states = provider.engine.states
-    announce, removable = states._announce, list[bool]()
+    exports = provider.engine.exports
+    announce, removable = exports._announce, list[bool]()
 
     def announce_and_look(count: int, about: StateFile, base: Base) -> list[Kept]:
         lock = FileLock(skerry_home / "templates/lock")
@@ -157,7 +157,7 @@ async def test_an_import_keeps_its_template_until_that_is_written_down(
 
     async with await AsyncSandbox.create(template=tiny("carried", "echo built >file")) as sandbox:
         await sandbox.export_state(tmp_path / "state")
-    monkeypatch.setattr(states, "_announce", announce_and_look)
+    monkeypatch.setattr(exports, "_announce", announce_and_look)
     async with await AsyncSandbox.create(import_state=tmp_path / "state") as sandbox:
         assert (await sandbox.exec("cat file")).stdout == "built\n"
     assert removable == [False]

@@ -8,14 +8,14 @@ LOCAL = [
     # -- local provider
     Mutant(
         "a failed create leaves its folder",
-        "src/skerry/providers/local/engine.py",
-        "        except BaseException:\n            self.tear_down(record)\n            raise\n        finally:\n            lock.release()",
+        "src/skerry/providers/local/sandbox/create.py",
+        "        except BaseException:\n            changes.tear_down(record)\n            raise\n        finally:\n            lock.release()",
         "        finally:\n            lock.release()",
         "tests/providers/local/test_local.py::test_a_runtime_that_fails_leaves_nothing",
     ),
     Mutant(
         "a destroyed sandbox's cgroup stays",
-        "src/skerry/providers/local/engine.py",
+        "src/skerry/providers/local/sandbox/changes.py",
         "            record.init.kill(KILL_TIMEOUT)\n        self.cgroups.remove(record.id, KILL_TIMEOUT)\n",
         "            record.init.kill(KILL_TIMEOUT)\n",
         "tests/providers/local/crash/test_kill.py::test_a_killed_client_takes_its_leased_sandbox_along",
@@ -136,7 +136,7 @@ LOCAL = [
     ),
     Mutant(
         "last words have no limit",
-        "src/skerry/providers/local/engine.py",
+        "src/skerry/providers/local/sandbox/changes.py",
         "_WORDS_ROOM if storage.default_limit() is not None else None",
         "None",
         "tests/providers/local/isolation/test_root.py::test_what_a_first_process_writes_to_its_descriptors_is_bounded",
@@ -194,22 +194,22 @@ LOCAL = [
     Mutant(
         "who died at a pause leaves it frozen",
         "src/skerry/providers/local/sandbox/lifecycle.py",
-        "        self._engine.cgroups.thaw(record.id)\n        return self._engine.advance(record, State.RUNNING)\n",
-        "        return self._engine.advance(record, State.RUNNING)\n",
+        "        self._changes.cgroups.thaw(record.id)\n        return self._changes.advance(record, State.RUNNING)\n",
+        "        return self._changes.advance(record, State.RUNNING)\n",
         "tests/providers/local/sandbox/test_lifecycle.py::test_who_dies_at_a_change_leaves_it_to_the_next[pause]",
     ),
     Mutant(
         "a restart stops before it refuses",
         "src/skerry/providers/local/sandbox/lifecycle.py",
-        "        if changes.resources is not None:\n            self._engine.check_resources(changes.resources)\n",
+        "        if wanted.resources is not None:\n            check_supported(wanted.resources, self._changes.home)\n            check_limits(wanted.resources, self._changes.cgroups)\n",
         "        pass\n",
         "tests/providers/local/sandbox/test_lifecycle.py::test_a_restart_that_cannot_be_honoured_is_refused_before_anything_stops",
     ),
     Mutant(
         "a hard reset keeps the files",
         "src/skerry/providers/local/sandbox/lifecycle.py",
-        "            engine.storage.remove(upper)\n            engine.make_upper(record)\n",
-        "            engine.make_upper(record)\n",
+        "            changes.storage.remove(upper)\n            changes.make_upper(record)\n",
+        "            changes.make_upper(record)\n",
         "tests/providers/local/sandbox/test_lifecycle.py::test_a_hard_reset_leaves_nothing",
     ),
     Mutant(

@@ -8,7 +8,7 @@ STATES = [
     # -- local provider: snapshots
     Mutant(
         "a snapshot has the secrets",
-        "src/skerry/providers/local/storage/snapshots.py",
+        "src/skerry/providers/local/sandbox/capture.py",
         "if name not in record.spec.secrets}",
         "if name}",
         "tests/providers/local/storage/test_snapshots.py::test_secrets_are_in_no_snapshot_and_in_no_copy_unless_asked_for",
@@ -29,8 +29,8 @@ STATES = [
     ),
     Mutant(
         "a sandbox left frozen stays so",
-        "src/skerry/providers/local/storage/snapshots.py",
-        "        if record.state is State.RUNNING:\n            self._engine.cgroups.thaw(record.id)\n",
+        "src/skerry/providers/local/sandbox/capture.py",
+        "        if record.state is State.RUNNING:\n            self._changes.cgroups.thaw(record.id)\n",
         "",
         "tests/providers/local/storage/test_snapshots.py::test_a_sandbox_left_frozen_in_the_middle_of_a_snapshot_goes_on",
     ),
@@ -51,7 +51,7 @@ STATES = [
     ),
     Mutant(
         "the record of an archive is not on disk when the files go",
-        "src/skerry/providers/local/engine.py",
+        "src/skerry/providers/local/sandbox/changes.py",
         "        records.write(directory, record, flush=flush)\n",
         "        records.write(directory, record)\n",
         "tests/providers/local/sandbox/test_archive.py::test_nothing_is_removed_before_what_takes_its_place_is_on_disk[directory]",
@@ -66,15 +66,15 @@ STATES = [
     Mutant(
         "a tree that is half removed becomes the sandbox's again",
         "src/skerry/providers/local/sandbox/archive.py",
-        "            record = self._engine.store.read(record.id)\n            if record.pending is not None:",
+        "            record = self._changes.store.read(record.id)\n            if record.pending is not None:",
         "            if record.pending is not None:",
         "tests/providers/local/sandbox/test_archive.py::test_a_tree_that_can_only_be_removed_in_part_is_never_taken_for_the_whole[directory-sweep]",
     ),
     Mutant(
         "who dies before an archive is complete loses the files",
         "src/skerry/providers/local/sandbox/archive.py",
-        "            if record.state is State.ARCHIVED:\n                self._engine.save(record)",
-        "            if record.pending:\n                self._engine.save(record)",
+        "            if record.state is State.ARCHIVED:\n                self._changes.save(record)",
+        "            if record.pending:\n                self._changes.save(record)",
         "tests/providers/local/sandbox/test_archive.py::test_who_died_at_it_leaves_it_whole[directory-stopped]",
     ),
     Mutant(
@@ -87,8 +87,8 @@ STATES = [
     Mutant(
         "an import has no disk limit",
         "src/skerry/providers/local/storage/export.py",
-        "            room = engine.grant(spec).disk or limits().max_disk\n",
-        "            room = (engine.grant(spec).disk or limits().max_disk) + (1 << 40)\n",
+        "            room = self._creation.grant(spec).disk or limits().max_disk\n",
+        "            room = (self._creation.grant(spec).disk or limits().max_disk) + (1 << 40)\n",
         "tests/providers/local/storage/test_export.py::test_a_bomb_ends_at_the_disk_limit",
     ),
     Mutant(
@@ -121,7 +121,7 @@ STATES = [
     ),
     Mutant(
         "what cannot be swept stops the sweep",
-        "src/skerry/providers/local/sandbox/sweep.py",
+        "src/skerry/providers/local/log.py",
         'tries again: %s", what, error)\n',
         'tries again: %s", what, error)\n        raise\n',
         "tests/providers/local/sandbox/test_sweep.py::test_a_tree_that_is_busy_waits_for_the_next_sweep",

@@ -16,7 +16,7 @@ TEMPLATES = [
     Mutant(
         "a layer that nobody names stays",
         "src/skerry/providers/local/storage/layers.py",
-        "        self._engine.storage.remove(layers / digest)\n",
+        "        self._changes.storage.remove(layers / digest)\n",
         "        pass\n",
         "tests/templates/test_building.py::test_a_layer_that_nobody_names_is_swept",
     ),

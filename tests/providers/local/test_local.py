@@ -85,7 +85,7 @@ def test_an_idempotency_key_gives_the_same_sandbox(engine: Engine) -> None:
 
 def test_a_key_gives_the_same_sandbox_whatever_became_of_it_and_of_what_it_was_made_from(engine: Engine) -> None:
     origin = engine.create(SandboxSpec(secrets={"TOKEN": "t"}))
-    snapshot = engine.snapshots.create(origin.id, name=None, description="", hidden=False)
+    snapshot = engine.capture.take(origin.id, name=None, description="", hidden=False)
     asked = SandboxSpec(idempotency_key="k", snapshot=snapshot.id, secrets_of=origin.id, env={"A": "1"})
     first = engine.create(asked)
     engine.destroy(origin.id)
@@ -93,11 +93,11 @@ def test_a_key_gives_the_same_sandbox_whatever_became_of_it_and_of_what_it_was_m
     changes: list[Callable[[], object]] = [
         lambda: engine.lifecycle.reset(first.id, hard=True),
         lambda: engine.lifecycle.restart(first.id, Changes(env={"A": "2"}), 1.0),
-        lambda: engine.record_lease(first.id, False),
+        lambda: engine.settings.record_lease(first.id, False),
         lambda: engine.lifecycle.pause(first.id),
         lambda: engine.lifecycle.resume(first.id),
         lambda: engine.lifecycle.stop(first.id, 1.0),
-        lambda: engine.cold.archive(first.id, None),
+        lambda: engine.archives.archive(first.id, None),
     ]
     for change in changes:
         change()
@@ -114,7 +114,7 @@ def test_a_key_gives_the_same_sandbox_whatever_became_of_it_and_of_what_it_was_m
 def test_a_key_whose_sandbox_has_come_to_its_end_makes_a_new_one(engine: Engine) -> None:
     asked = SandboxSpec(idempotency_key="k")
     first = engine.create(asked)
-    engine.save(dataclasses.replace(first, deadline=1.0, expires_at=1.0))
+    engine.changes.save(dataclasses.replace(first, deadline=1.0, expires_at=1.0))
     second = engine.create(asked)
     assert second.id != first.id
     engine.destroy(second.id)
@@ -163,7 +163,7 @@ def test_an_id_that_is_a_path_destroys_nothing(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("SKERRY_STORAGE", kind)
     engine = Engine(tmp_path / kind)
     info = engine.create(SandboxSpec())
-    made = engine.snapshots.create(info.id, name=None, description="", hidden=False)
+    made = engine.capture.take(info.id, name=None, description="", hidden=False)
     engine.volumes.create("data", size=None, temporary=False)
     for path in (
         "../snapshots",
@@ -234,7 +234,7 @@ def test_a_list_is_all_there_is_unless_a_page_is_asked_for(engine: Engine) -> No
     for _ in range(120):  # as many stopped sandboxes: what nothing runs of is a folder
         another = dataclasses.replace(before, id=new_id(), created_at=time.time())
         shutil.copytree(engine.store.directory(first), engine.store.directory(another.id))
-        engine.save(another)
+        engine.changes.save(another)
     provider = LocalProvider(engine)
     everything = Sandbox.list(provider=provider)
     assert (len(everything), everything.cursor, everything[0].id) == (121, None, first)

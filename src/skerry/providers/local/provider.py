@@ -45,6 +45,7 @@ from skerry.core import (
 from skerry.providers.local.engine import Engine
 from skerry.providers.local.launch.launch import address
 from skerry.providers.local.locks import FileLock
+from skerry.providers.local.sandbox.lookup import require_running
 from skerry.providers.local.sandbox.record import Record
 from skerry.providers.local.storage.snapshot_record import Kept
 from skerry.providers.local.threads import Threads
@@ -94,15 +95,11 @@ class LocalProvider(
         return (await self._current(sandbox_id)).info()
 
     async def find(self, id_or_name: str) -> SandboxInfo:
-        def look() -> tuple[Record, bool]:
-            self.engine.prepare()
-            return self.engine.look(self.engine.store.resolve(id_or_name))
-
-        return (await self._now(*await self._threads.look(look))).info()
+        return (await self._now(*await self._threads.look(self.engine.lookup.look_up, id_or_name))).info()
 
     async def _current(self, sandbox_id: str) -> Record:
         """The record as it is now. Raises SandboxNotFound, Corrupted."""
-        return await self._now(*await self._threads.look(self.engine.look, sandbox_id))
+        return await self._now(*await self._threads.look(self.engine.lookup.look, sandbox_id))
 
     async def _now(self, record: Record, settled: bool) -> Record:
         """One that is being changed is as its record says: a look does not wait for the end of that."""
@@ -111,10 +108,10 @@ class LocalProvider(
         return await asyncio.shield(self._settle(record.id))
 
     def _settle(self, sandbox_id: str) -> asyncio.Task[Record]:
-        return self._threads.settle(sandbox_id, partial(self.engine.current, sandbox_id))
+        return self._threads.settle(sandbox_id, partial(self.engine.lookup.current, sandbox_id))
 
     async def list(self) -> Sequence[SandboxInfo]:
-        found = await self._threads.look(self.engine.look_at_all)
+        found = await self._threads.look(self.engine.lookup.look_at_all)
         records = {sandbox_id: record for sandbox_id, (record, _) in found.items()}
         due = [sandbox_id for sandbox_id, (_, settled) in found.items() if not settled]
         ending = {
@@ -124,7 +121,7 @@ class LocalProvider(
             # One that takes its time to go keeps nobody from seeing the others: it is as its record says.
             await asyncio.wait(ending.values(), timeout=SETTLE_PATIENCE)
             again = [id for id, task in ending.items() if not task.done() or task.exception() is not None]
-            seen = await self._threads.look(self.engine.look_at_all, again)
+            seen = await self._threads.look(self.engine.lookup.look_at_all, again)
             for sandbox_id, task in ending.items():
                 if sandbox_id in again:
                     del records[sandbox_id]
@@ -152,12 +149,12 @@ class LocalProvider(
             started.connection.setblocking(False)
             ready = await UNIXSocketStream.from_socket(started.connection)
             return Channel(stream=ready, token=b"", greeting=started.greeting)
-        token = self.engine.require_running(await self._current(sandbox_id)).token
+        token = require_running(await self._current(sandbox_id)).token
         try:
-            with address(self.engine.socket(sandbox_id)) as name:
+            with address(self.engine.changes.socket(sandbox_id)) as name:
                 stream = await anyio.connect_unix(name)
         except OSError as error:
-            self.engine.require_running(await self._current(sandbox_id))  # says what became of it, if it has ended
+            require_running(await self._current(sandbox_id))  # says what became of it, if it has ended
             raise ConnectionLost(f"cannot reach the agent of sandbox {sandbox_id}: {error}") from error
         return Channel(stream=stream, token=bytes.fromhex(token))
 
@@ -172,13 +169,13 @@ class LocalProvider(
         return await self._threads.work(self.engine.sweep)
 
     async def record_deadline(self, sandbox_id: str, seconds: float) -> SandboxInfo:
-        return await self._change(sandbox_id, self.engine.record_deadline, seconds)
+        return await self._change(sandbox_id, self.engine.settings.record_deadline, seconds)
 
     async def record_lease(self, sandbox_id: str, *, held: bool = True) -> None:
-        await self._change(sandbox_id, self.engine.record_lease, held)
+        await self._change(sandbox_id, self.engine.settings.record_lease, held)
 
     async def set_limits(self, sandbox_id: str, resources: Resources) -> SandboxInfo:
-        return await self._change(sandbox_id, self.engine.set_limits, resources)
+        return await self._change(sandbox_id, self.engine.settings.set_limits, resources)
 
     async def stop(self, sandbox_id: str, *, grace: float) -> SandboxInfo:
         stopping = self.engine.lifecycle.stopping
@@ -206,7 +203,7 @@ class LocalProvider(
     async def create_snapshot(
         self, sandbox_id: str, *, name: str | None, description: str, hidden: bool = False
     ) -> SnapshotInfo:
-        take = partial(self.engine.snapshots.create, name=name, description=description, hidden=hidden)
+        take = partial(self.engine.capture.take, name=name, description=description, hidden=hidden)
         made: list[Kept] = []
         try:
             await self._threads.change(sandbox_id, lambda: made.append(take(sandbox_id)))
@@ -226,23 +223,23 @@ class LocalProvider(
         await self._threads.work(self.engine.snapshots.delete, snapshot_id)
 
     async def restore_snapshot(self, sandbox_id: str, snapshot_id: str) -> SandboxInfo:
-        return (await self._change(sandbox_id, self.engine.restoring.restore, snapshot_id)).info()
+        return (await self._change(sandbox_id, self.engine.restore.to_snapshot, snapshot_id)).info()
 
     async def archive(self, sandbox_id: str, *, key: bytes | None = None) -> SandboxInfo:
         stop = _Stop()
-        archiving = self.engine.cold.archiving
+        archiving = self.engine.archives.archiving
         return await self._threads.change_in_steps(sandbox_id, lambda: archiving(sandbox_id, key, stop.tell), stop.set)
 
     async def unarchive(self, sandbox_id: str, *, key: bytes | None = None) -> SandboxInfo:
         stop = _Stop()
-        unarchive = partial(self.engine.cold.unarchive, sandbox_id, key, stop.tell)
+        unarchive = partial(self.engine.archives.unarchive, sandbox_id, key, stop.tell)
         return await self._threads.change(sandbox_id, unarchive, stop.set)
 
     async def export_state(
         self, source_id: str, target: BinaryIO, *, key: bytes | None, on_progress: Callable[[int], None] | None
     ) -> ExportInfo:
         stop = _Stop(on_progress, target)
-        export = partial(self.engine.states.export, source_id, target, key, stop.tell)
+        export = partial(self.engine.exports.export, source_id, target, key, stop.tell)
         return await self._threads.work_patiently(export, stop.set)
 
     async def import_state(
@@ -251,7 +248,7 @@ class LocalProvider(
         stop, made = _Stop(on_progress, source), list[Record]()
         try:
             await self._threads.work_until(
-                lambda: made.append(self.engine.states.import_(source, spec, key, stop.tell)), stop.set
+                lambda: made.append(self.engine.exports.import_(source, spec, key, stop.tell)), stop.set
             )
         except asyncio.CancelledError:
             with anyio.CancelScope(shield=True):

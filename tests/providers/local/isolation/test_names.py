@@ -137,7 +137,7 @@ def resolver() -> Iterator[Resolver]:
     ):
         try:
             assert process.stdout is not None and process.stdout.readline() == "up\n"
-            first = Engine().running(sandbox.id).init
+            first = Engine().lookup.running(sandbox.id).init
             assert first is not None
             forwarder = [binary("dns"), f"pid={first.pid}", "server=127.0.0.1"]
             subprocess.run(["nsenter", f"--net=/proc/{process.pid}/ns/net", *forwarder], check=True, timeout=60)

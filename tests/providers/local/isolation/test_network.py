@@ -77,7 +77,7 @@ def test_without_network_there_is_only_loopback(sandbox: Sandbox) -> None:
 
 
 def test_the_network_belongs_to_the_sandbox_and_not_to_the_machine(sandbox: Sandbox) -> None:
-    first = Engine().running(sandbox.id).init
+    first = Engine().lookup.running(sandbox.id).init
     assert first is not None
     with open(f"/proc/{first.pid}/ns/net") as network:
         owner = fcntl.ioctl(network, NS_GET_USERNS)

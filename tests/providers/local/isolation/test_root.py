@@ -125,7 +125,7 @@ def is_the_agent(sandbox_id: str, engine: Engine) -> bool:
 
 def test_a_link_of_an_import_does_not_take_the_agent_s_place(with_a_link: bytes) -> None:
     engine = Engine()
-    record = engine.states.import_(io.BytesIO(with_a_link), SandboxSpec(timeout=600), None, None)
+    record = engine.exports.import_(io.BytesIO(with_a_link), SandboxSpec(timeout=600), None, None)
     with destroyed(engine, record.id) as sandbox:
         assert not sandbox.files.exists("/taken")
         assert is_the_agent(sandbox.id, engine)
@@ -169,7 +169,7 @@ def test_what_an_import_has_in_the_agent_s_place_is_replaced(tmp_path: Path, pla
     else:
         (tree / place).mkdir()
     engine = Engine()
-    made = engine.states.import_(io.BytesIO(made_by_hand(tree)), SandboxSpec(timeout=600), None, None)
+    made = engine.exports.import_(io.BytesIO(made_by_hand(tree)), SandboxSpec(timeout=600), None, None)
     with destroyed(engine, made.id) as sandbox:
         assert not sandbox.files.exists("/taken")
         assert is_the_agent(sandbox.id, engine)
@@ -190,7 +190,7 @@ def test_an_import_with_something_in_the_place_of_a_mount_is_refused(tmp_path: P
     engine = Engine()
     before = [info.id for info in engine.list()]
     with pytest.raises(errors.Conflict, match=f"/{place.removesuffix('/x')} in the sandbox's files is "):
-        engine.states.import_(io.BytesIO(made_by_hand(tree)), SandboxSpec(timeout=600), None, None)
+        engine.exports.import_(io.BytesIO(made_by_hand(tree)), SandboxSpec(timeout=600), None, None)
     assert [info.id for info in engine.list()] == before
 
 
@@ -259,9 +259,9 @@ def test_a_layer_holds_whole_files_whatever_the_kernel_s_defaults(other_defaults
     with Sandbox.create(timeout=600) as sandbox:
         moved = "import os; os.chmod('/etc/passwd', 0o600); os.rename('/.skerry', '/elsewhere')"
         assert "Invalid cross-device link" in sandbox.exec(["python3", "-c", moved], user="root").stderr
-        copied = engine.upper(sandbox.id) / "u/etc/passwd"
+        copied = engine.changes.upper(sandbox.id) / "u/etc/passwd"
         assert "trusted.overlay.metacopy" not in os.listxattr(copied)
-        engine.states.export(sandbox.id, io.BytesIO(), None, None)
+        engine.exports.export(sandbox.id, io.BytesIO(), None, None)
 
 
 # -- a first process that is not the agent

@@ -22,7 +22,7 @@ from skerry.core.models import SandboxSpec, State
 from skerry.providers.local import LocalProvider
 from skerry.providers.local.engine import Engine
 from skerry.providers.local.sandbox import archive
-from skerry.providers.local.sandbox.restore import restoring_trees
+from skerry.providers.local.sandbox.changes import restoring_trees
 from tests import inventory
 from tests.conftest import unmount_below
 from tests.providers.local.homes import blocks, box, create, fill, inside, own, trees, use
@@ -74,7 +74,7 @@ def test_an_archived_sandbox_is_one_file_and_comes_back_as_it_was(engine: Engine
     assert trees(engine) == []
     assert sandbox.archive().state is State.ARCHIVED
     engine.sweep()
-    assert engine.cold.unarchive(sandbox.id, None).state is State.STOPPED
+    assert engine.archives.unarchive(sandbox.id, None).state is State.STOPPED
     assert own(engine, sandbox.id) == before
     assert sandbox.start().state is State.RUNNING
     assert inside(sandbox) == seen
@@ -296,7 +296,7 @@ def test_without_room_for_the_archive_it_is_stopped_and_has_its_files(
 def due(engine: Engine, sandbox: Sandbox) -> None:
     """As if nothing had been done in it for long."""
     record = engine.store.read(sandbox.id)
-    engine.save(dataclasses.replace(record, last_active_at=time.time() - 1000))
+    engine.changes.save(dataclasses.replace(record, last_active_at=time.time() - 1000))
 
 
 def test_what_was_inactive_for_long_is_archived_by_the_sweep(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,7 +321,7 @@ def test_what_was_brought_back_is_not_archived_again_at_once(engine: Engine) -> 
     due(engine, sandbox)
     engine.sweep()
     assert sandbox.info().state is State.ARCHIVED
-    engine.cold.unarchive(sandbox.id, None)
+    engine.archives.unarchive(sandbox.id, None)
     engine.sweep()
     assert sandbox.info().state is State.STOPPED
 
@@ -335,7 +335,7 @@ def test_a_tree_that_can_only_be_removed_in_part_is_never_taken_for_the_whole(
     before = sandbox.files.hash("data")
     sandbox.stop()
     due(engine, sandbox)
-    upper, storage = engine.upper(sandbox.id), type(engine.storage)
+    upper, storage = engine.changes.upper(sandbox.id), type(engine.storage)
     remove = storage.remove
 
     def half(self: object, path: Path) -> None:
@@ -377,7 +377,7 @@ def test_what_cannot_be_archived_is_not_tried_by_every_sweep(engine: Engine, mon
     assert info.reason is not None and "deeper than 256" in info.reason
     record = engine.store.read(sandbox.id)
     assert record.archive_failed_at is not None
-    engine.save(dataclasses.replace(record, archive_failed_at=record.archive_failed_at - 3700))
+    engine.changes.save(dataclasses.replace(record, archive_failed_at=record.archive_failed_at - 3700))
     engine.sweep()
     assert len(tried) == 2
     with pytest.raises(errors.Unsupported):  # whoever asks for it is told at once
@@ -393,28 +393,28 @@ def test_who_died_at_it_leaves_it_whole(engine: Engine, moment: str) -> None:
     sandbox.exec("head -c 100000 /dev/urandom > data", check=True)
     before = sandbox.files.hash("data")
     sandbox.stop()
-    upper, file = engine.upper(sandbox.id), archive_file(engine, sandbox)
+    upper, file = engine.changes.upper(sandbox.id), archive_file(engine, sandbox)
     fresh, _ = restoring_trees(upper)
     if moment == "stopped":
-        engine.begin(engine.store.read(sandbox.id), "archive")
+        engine.changes.begin(engine.store.read(sandbox.id), "archive")
         file.with_suffix(".new").write_bytes(b"a part")
     elif moment == "complete":
-        engine.begin(engine.store.read(sandbox.id), "archive")
-        engine.cold._write(engine.store.read(sandbox.id), file, None)
+        engine.changes.begin(engine.store.read(sandbox.id), "archive")
+        engine.archives._write(engine.store.read(sandbox.id), file, None)
     else:
         engine.storage.copy(upper, fresh)
         sandbox.archive()
         record = engine.store.read(sandbox.id)
         if moment == "archived":
             fresh.rename(upper)
-            engine.begin(record, "archive")
+            engine.changes.begin(record, "archive")
         elif moment == "restoring":
-            engine.begin(record, "unarchive", state=State.RESTORING)
+            engine.changes.begin(record, "unarchive", state=State.RESTORING)
         else:
             fresh.rename(upper)
-            record = engine.begin(record, "unarchive", state=State.RESTORING)
+            record = engine.changes.begin(record, "unarchive", state=State.RESTORING)
             if moment == "restored":
-                engine.begin(record, "unarchive", state=State.STOPPED)
+                engine.changes.begin(record, "unarchive", state=State.STOPPED)
     engine.sweep()
     expected = State.STOPPED if moment in ("stopped", "complete", "restored") else State.ARCHIVED
     assert engine.get(sandbox.id).state is expected
@@ -475,7 +475,7 @@ class Disk:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, engine: Engine, sandbox: Sandbox) -> None:
         self.folder = engine.store.directory(sandbox.id)
         self._flushed: dict[int, tuple[int, int]] = {}
-        self._upper = engine.upper(sandbox.id)
+        self._upper = engine.changes.upper(sandbox.id)
         self.upper = False
         fsync, flush = os.fsync, archive.flush
 
@@ -503,7 +503,7 @@ def test_nothing_is_removed_before_what_takes_its_place_is_on_disk(
     sandbox = create(engine)
     sandbox.exec("head -c 100000 /dev/urandom > data", check=True)
     before = sandbox.files.hash("data")
-    upper, file = engine.upper(sandbox.id), archive_file(engine, sandbox)
+    upper, file = engine.changes.upper(sandbox.id), archive_file(engine, sandbox)
     disk, seen = Disk(monkeypatch, engine, sandbox), list[tuple[str, State, bool]]()
     storage = type(engine.storage)
     remove, unlink = storage.remove, Path.unlink
@@ -523,7 +523,7 @@ def test_nothing_is_removed_before_what_takes_its_place_is_on_disk(
     monkeypatch.setattr(Path, "unlink", noted_unlink)
     sandbox.archive()
     assert disk.has("record.json", "archive")
-    engine.cold.unarchive(sandbox.id, None)
+    engine.archives.unarchive(sandbox.id, None)
     assert disk.has("record.json")
     assert seen == [("tree", State.ARCHIVED, True), ("archive", State.STOPPED, True)]
     monkeypatch.undo()
@@ -541,7 +541,7 @@ def test_several_at_once_archive_start_and_destroy_the_same_one(engine: Engine) 
         for _ in range(rounds):
             try:
                 if verb == "archive":
-                    mine.cold.archive(sandbox.id, None)
+                    mine.archives.archive(sandbox.id, None)
                 else:
                     mine.lifecycle.start(sandbox.id)
             except errors.Conflict:
@@ -560,7 +560,7 @@ def test_several_at_once_archive_start_and_destroy_the_same_one(engine: Engine) 
         "import sys; from skerry.providers.local.engine import Engine; from pathlib import Path\n"
         "from skerry.core.errors import SandboxNotFound\n"
         "engine = Engine(Path(sys.argv[1]))\n"
-        "try:\n    getattr(engine.cold, 'archive')(sys.argv[2], None)\nexcept SandboxNotFound:\n    print('gone')\n"
+        "try:\n    getattr(engine.archives, 'archive')(sys.argv[2], None)\nexcept SandboxNotFound:\n    print('gone')\n"
     )
     archiving = subprocess.Popen([sys.executable, "-c", program, str(engine.store.home), sandbox.id])
     engine.destroy(sandbox.id)
@@ -571,5 +571,5 @@ def test_several_at_once_archive_start_and_destroy_the_same_one(engine: Engine) 
 
 
 def test_a_spec_that_asks_for_it_is_granted(engine: Engine) -> None:
-    assert engine.grant(SandboxSpec(auto_archive=5.0)) == engine.grant(SandboxSpec())
+    assert engine.creation.grant(SandboxSpec(auto_archive=5.0)) == engine.creation.grant(SandboxSpec())
     assert box(engine, engine.create(SandboxSpec(auto_archive=900.0, timeout=60)).id).info().state is State.RUNNING

@@ -71,10 +71,10 @@ def test_inactivity_is_counted_on_when_whoever_made_it_is_gone(engine: Engine) -
 
 def test_a_restore_is_no_inactivity(engine: Engine) -> None:
     sandbox_id = engine.create(SandboxSpec(auto_archive=60.0)).id
-    snapshot = engine.snapshots.create(sandbox_id, name=None, description="", hidden=False)
+    snapshot = engine.capture.take(sandbox_id, name=None, description="", hidden=False)
     engine.lifecycle.stop(sandbox_id, 0)
-    engine.save(dataclasses.replace(engine.store.read(sandbox_id), last_active_at=time.time() - 61))
-    engine.restoring.restore(sandbox_id, snapshot.id)
+    engine.changes.save(dataclasses.replace(engine.store.read(sandbox_id), last_active_at=time.time() - 61))
+    engine.restore.to_snapshot(sandbox_id, snapshot.id)
     engine.snapshots.delete(snapshot.id)
     engine.sweep()
     assert engine.get(sandbox_id).state is State.STOPPED
@@ -86,12 +86,12 @@ def test_what_was_stopped_is_archived_and_deleted_when_that_is_due(engine: Engin
     engine.sweep()
     assert engine.get(sandbox_id).state is State.STOPPED
     record = engine.store.read(sandbox_id)
-    engine.save(dataclasses.replace(record, last_active_at=time.time() - 61))
+    engine.changes.save(dataclasses.replace(record, last_active_at=time.time() - 61))
     assert engine.get(sandbox_id).state is State.STOPPED  # to look is no reason to begin long work
     engine.sweep()
     assert engine.get(sandbox_id).state is State.ARCHIVED
     record = engine.store.read(sandbox_id)
-    engine.save(dataclasses.replace(record, last_active_at=time.time() - 121))
+    engine.changes.save(dataclasses.replace(record, last_active_at=time.time() - 121))
     with pytest.raises(errors.SandboxNotFound):
         engine.get(sandbox_id)
 
@@ -166,7 +166,7 @@ def test_a_stopped_sandbox_still_ends_with_its_owner(engine: Engine) -> None:
     sandbox_id = engine.create(SandboxSpec()).id
     with subprocess.Popen(["sleep", "600"]) as owner:
         process = ProcessId.of(owner.pid)
-        engine.save(dataclasses.replace(engine.store.read(sandbox_id), lease=process))
+        engine.changes.save(dataclasses.replace(engine.store.read(sandbox_id), lease=process))
         engine.lifecycle.stop(sandbox_id, 0)
         assert engine.get(sandbox_id).leased_to == owner.pid
         owner.kill()

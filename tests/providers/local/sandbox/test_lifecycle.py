@@ -91,7 +91,7 @@ def test_what_a_state_does_not_allow_is_a_conflict_and_changes_nothing(engine: E
         fail(engine, sandbox_id)
     elif state is not State.RUNNING:
         lifecycle.stop(sandbox_id, 0)
-        engine.save(dataclasses.replace(engine.store.read(sandbox_id), state=state))
+        engine.changes.save(dataclasses.replace(engine.store.read(sandbox_id), state=state))
     before = engine.store.read(sandbox_id)
     operations: dict[str, Callable[[], SandboxInfo]] = {
         "stop": lambda: lifecycle.stop(sandbox_id, 0),
@@ -206,10 +206,10 @@ def test_a_restart_that_cannot_be_honoured_is_refused_before_anything_stops(engi
         assert engine.store.read(made.id) == before
         assert before.alive
     layered = dataclasses.replace(before, lowers=("pool/snapshots/sn-1/u", *before.lowers))
-    engine.save(layered)
+    engine.changes.save(layered)
     with pytest.raises(errors.Conflict, match="snapshot"):
         engine.lifecycle.restart(made.id, Changes(template="host"), 0)
-    engine.save(before)
+    engine.changes.save(before)
     assert engine.lifecycle.restart(made.id, Changes(template="host"), 0).template == "host"
 
 
@@ -223,7 +223,7 @@ def test_a_paused_sandbox_stands_still_and_goes_on(engine: Engine) -> None:
         connect(engine, sandbox.id, auto_start=False).exec("true")
     assert "resume" in caught.value.hint
     with pytest.raises(errors.SandboxStopped, match="paused"):
-        engine.running(sandbox.id)
+        engine.lookup.running(sandbox.id)
     assert not sandbox.is_ready()
     assert sandbox.resume().state is State.RUNNING
     assert not engine.cgroups.frozen(sandbox.id)
@@ -355,14 +355,14 @@ def test_a_failed_sandbox_is_recovered_with_its_files(engine: Engine) -> None:
 def test_a_sandbox_whose_files_are_gone_stays_failed_until_it_is_reset(engine: Engine) -> None:
     sandbox = connect(engine, engine.create(SandboxSpec()).id)
     fail(engine, sandbox.id)
-    engine.storage.remove(engine.upper(sandbox.id))
+    engine.storage.remove(engine.changes.upper(sandbox.id))
     for _ in range(2):
         with pytest.raises(errors.Corrupted, match="missing"):
             sandbox.recover()
         assert engine.get(sandbox.id).state is State.FAILED
     assert sandbox.reset(hard=True).state is State.RUNNING
     sandbox.stop()
-    engine.storage.remove(engine.upper(sandbox.id))
+    engine.storage.remove(engine.changes.upper(sandbox.id))
     with pytest.raises(errors.Corrupted, match="missing"):
         sandbox.start()
     assert engine.get(sandbox.id).state is State.STOPPED
@@ -410,7 +410,7 @@ def test_who_dies_at_a_change_leaves_it_to_the_next(engine: Engine, pending: str
     during, data, after = PENDING[pending]
     sandbox = connect(engine, engine.create(SandboxSpec(env={"A": "1"})).id)
     sandbox.files.write("kept", b"data")
-    engine.begin(engine.store.read(sandbox.id), pending, state=during, **data)
+    engine.changes.begin(engine.store.read(sandbox.id), pending, state=during, **data)
     if pending in ("pause", "resume"):
         engine.cgroups.freeze(sandbox.id)
     info = Engine(engine.store.home).get(sandbox.id)
@@ -431,7 +431,7 @@ def test_a_change_under_way_shows_in_the_state_and_others_wait(engine: Engine) -
     until(lambda: engine.get(sandbox.id).state is State.STOPPING)
     other = Engine(engine.store.home)
     with pytest.raises(errors.SandboxStopped):
-        other.running(sandbox.id)
+        other.lookup.running(sandbox.id)
     assert other.lifecycle.start(sandbox.id).state is State.RUNNING  # after the stop
     stopping.join()
     assert [event.type for event in engine.events(sandbox.id, 0)][-2:] == ["stopped", "started"]

@@ -63,7 +63,7 @@ def test_a_sandbox_that_cannot_be_ended_is_not_running_and_in_nobody_s_way(
     assert states == {bad: State.FAILED, good: State.FAILED, lives: State.RUNNING}
     assert messages(caplog, bad)
     with pytest.raises(errors.SandboxFailed):
-        fresh.running(bad)
+        fresh.lookup.running(bad)
     assert fresh.store.read(good).slot is None
     assert fresh.store.read(bad).slot is not None
     stubborn.clear()
@@ -118,7 +118,7 @@ def test_a_sandbox_that_ends_while_something_is_done_to_it_has_failed(
         return there(self, sandbox_id)
 
     monkeypatch.setattr(Cgroups, call, ends)
-    take = partial(ready.snapshots.create, name=None, description="", hidden=False)
+    take = partial(ready.capture.take, name=None, description="", hidden=False)
     do: Callable[[str], object] = take if call == "dirty" else ready.lifecycle.pause
     with pytest.raises(errors.SandboxFailed, match="just ended"):
         do(sandbox)

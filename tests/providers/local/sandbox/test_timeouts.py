@@ -135,12 +135,12 @@ def test_one_that_was_killed_and_whose_timeout_has_passed_is_stopped(engine: Eng
 def test_one_whose_owner_is_gone_is_destroyed_whatever_its_timeout_does(engine: Engine) -> None:
     made = engine.create(SandboxSpec(name="leased", timeout=1.0, on_timeout="stop"))
     gone = ProcessId(pid=2**22 - 1, start=1, boot=ProcessId.mine().boot)
-    engine.save(dataclasses.replace(engine.store.read(made.id), lease=gone))
+    engine.changes.save(dataclasses.replace(engine.store.read(made.id), lease=gone))
     assert list(engine.sweep()) == [made.id]
     made = engine.create(SandboxSpec(name="leased", timeout=1.0))
     wait_for_the_end(engine, made.id)
     assert engine.get(made.id).state is State.STOPPED
-    engine.save(dataclasses.replace(engine.store.read(made.id), lease=gone))
+    engine.changes.save(dataclasses.replace(engine.store.read(made.id), lease=gone))
     assert list(engine.sweep()) == [made.id]
 
 
@@ -157,7 +157,7 @@ def test_who_dies_while_stopping_it_leaves_it_to_the_next(engine: Engine) -> Non
     sandbox.files.write("kept", b"data")
     sandbox.close()
     wait_for_the_end(engine, made.id)
-    engine.begin(engine.store.read(made.id), "stop", state=State.STOPPING, why="timeout")
+    engine.changes.begin(engine.store.read(made.id), "stop", state=State.STOPPING, why="timeout")
     assert engine.get(made.id).reason == "its timeout was reached"
     assert [event.type for event in engine.events(made.id, 0)] == ["created", "ready", "stopped"]
     assert sandbox.files.read("kept") == b"data"
@@ -166,7 +166,7 @@ def test_who_dies_while_stopping_it_leaves_it_to_the_next(engine: Engine) -> Non
 
 def test_a_change_that_somebody_died_at_is_undone_before_it_is_stopped(engine: Engine) -> None:
     made = engine.create(SandboxSpec(name="pending", timeout=1.0))
-    engine.begin(engine.store.read(made.id), "pause")
+    engine.changes.begin(engine.store.read(made.id), "pause")
     wait_for_the_end(engine, made.id)
     assert engine.get(made.id).state is State.STOPPED
 

@@ -72,14 +72,14 @@ def clean(engine: Engine) -> Iterator[Engine]:
 
 def export(engine: Engine, source: str, key: bytes | None = None) -> tuple[bytes, ExportInfo]:
     target = io.BytesIO()
-    info = engine.states.export(source, target, key, None)
+    info = engine.exports.export(source, target, key, None)
     return target.getvalue(), info
 
 
 def import_(engine: Engine, data: bytes | BinaryIO, key: bytes | None = None, **options: object) -> Sandbox:
     source = io.BytesIO(data) if isinstance(data, bytes) else data
     spec = SandboxSpec(timeout=600, **options)  # type: ignore[arg-type]
-    return box(engine, engine.states.import_(source, spec, key, None).id)
+    return box(engine, engine.exports.import_(source, spec, key, None).id)
 
 
 def made_by_hand(tree: Path, layers: int = 1, kind: str = export_manifest.KIND, **changes: JSON) -> bytes:
@@ -223,7 +223,7 @@ def test_a_sandbox_goes_on_while_it_is_exported_and_the_file_is_of_one_moment(en
             return super().write(data)  # type: ignore[arg-type]
 
     target = Target()
-    engine.states.export(source.id, target, None, None)
+    engine.exports.export(source.id, target, None, None)
     assert Target.worked > 1
     copy = import_(other, target.getvalue())
     assert copy.files.stat("data").size == 3_000_000
@@ -448,7 +448,7 @@ def test_a_target_that_fails_leaves_nothing(
     before = trees(engine)
     for room in (0, 1_000_000):
         with pytest.raises(expected):
-            engine.states.export(source.id, Failing(room, error), None, None)  # type: ignore[arg-type]
+            engine.exports.export(source.id, Failing(room, error), None, None)  # type: ignore[arg-type]
         assert trees(engine) == before
     assert source.exec("wc -c < data").stdout == "2000000\n"
 

@@ -22,8 +22,9 @@ from skerry.providers.local import LocalProvider
 from skerry.providers.local.engine import Engine
 from skerry.providers.local.host import ProcessId
 from skerry.providers.local.launch import launch
+from skerry.providers.local.sandbox.changes import restoring_trees
+from skerry.providers.local.sandbox.create import Creation
 from skerry.providers.local.sandbox.record import Record
-from skerry.providers.local.sandbox.restore import restoring_trees
 from skerry.providers.local.storage import snapshot_record, snapshots
 from skerry.providers.local.storage.snapshot_record import Kept
 from tests import inventory
@@ -87,7 +88,7 @@ def create(engine: Engine, **options: object) -> tuple[Record, Sandbox]:
 
 
 def take(engine: Engine, record: Record, name: str | None = None, *, hidden: bool = False) -> Kept:
-    return engine.snapshots.create(record.id, name=name, description="", hidden=hidden)
+    return engine.capture.take(record.id, name=name, description="", hidden=hidden)
 
 
 def fill(sandbox: Sandbox, path: str, megabytes: int) -> str:
@@ -124,7 +125,7 @@ def test_a_disk_limit_holds_before_and_after_a_snapshot_and_deleting_frees_the_s
     sandbox.files.remove("/workspace/second")
     sandbox.files.remove("/workspace/first")
     assert fits(sandbox, "/workspace/second", 150), "the space is free again although a snapshot has the file"
-    engine.restoring.restore(record.id, made.id)
+    engine.restore.to_snapshot(record.id, made.id)
     assert sandbox.files.stat("/workspace/first").size == 120 * MB
     assert fill(sandbox, "/workspace/second", 100) == "True", "the limit holds after a restore"
     assert sandbox.exec("echo usable").stdout == "usable\n"
@@ -156,7 +157,7 @@ def test_a_snapshot_above_the_limit_is_not_restored(make: Callable[..., Engine])
     sandbox.files.remove("/workspace/first")
     sandbox.set_limits(disk=20 * MB)
     with pytest.raises(errors.QuotaExceeded):
-        engine.restoring.restore(record.id, made.id)
+        engine.restore.to_snapshot(record.id, made.id)
     assert sandbox.exec("echo on").stdout == "on\n"
 
 
@@ -214,7 +215,7 @@ def test_secrets_are_in_no_snapshot_and_in_no_copy_unless_asked_for(make: Callab
     assert [each.env.get("TOKEN") for each in (plain, asked, other)] == [None, "secret-value", None]
     assert other.env.get("OTHER") == "x"
     assert take(engine, engine.store.read(asked.id)).env == made.env
-    engine.restoring.restore(record.id, made.id)
+    engine.restore.to_snapshot(record.id, made.id)
     assert sandbox.env.get("TOKEN") == "secret-value", "its own secrets stay"
 
 
@@ -305,7 +306,7 @@ def test_a_snapshot_whose_files_are_missing_says_so(make: Callable[..., Engine],
     with pytest.raises(errors.Corrupted):
         engine.create(SandboxSpec(snapshot=made.id))
     with pytest.raises(errors.Corrupted):
-        engine.restoring.restore(record.id, made.id)
+        engine.restore.to_snapshot(record.id, made.id)
     assert sandbox.exec("echo on").stdout == "on\n"
     engine.snapshots.delete(made.id)
 
@@ -324,8 +325,8 @@ def test_the_sweep_removes_what_nobody_needs_and_nothing_else(make: Callable[...
     dead = ProcessId(pid=2**22 - 1, start=1, boot="another")
     for each in (needed, unneeded, unfinished):
         snapshot_record.write(engine.store.snapshots / f"{each.id}.json", dataclasses.replace(each, lease=dead))
-    engine.storage.copy(engine.upper(record.id), engine.snapshots.tree(unfinished.id))
-    engine.storage.copy(engine.upper(record.id), engine.storage.kept / "sn-stray22222")
+    engine.storage.copy(engine.changes.upper(record.id), engine.snapshots.tree(unfinished.id))
+    engine.storage.copy(engine.changes.upper(record.id), engine.storage.kept / "sn-stray22222")
     Engine(engine.store.home).sweep()
     there = {needed.id, leased.id, wanted.id}
     assert {path.name for path in engine.storage.kept.iterdir()} == there
@@ -367,7 +368,7 @@ def test_what_a_create_under_way_needs_outlives_its_deletion(
                 other.volumes.delete("shared")
             refused.append("shared")
 
-    owner, name = (Engine, "_create") if moment == "found" else (launch, "start")
+    owner, name = (Creation, "_create") if moment == "found" else (launch, "start")
     unchanged = getattr(owner, name)
     monkeypatch.setattr(owner, name, lambda *args: (delete_all(), unchanged(*args))[1])
     copy, sandbox = create(engine, snapshot=made.id, volumes=(VolumeMount(name="shared", path="/data"),))
@@ -387,7 +388,7 @@ def test_a_sandbox_left_frozen_in_the_middle_of_a_snapshot_goes_on(make: Callabl
     record, sandbox = create(engine)
     before = take(engine, record)
     record = engine.store.read(record.id)
-    engine.begin(record, "snapshot", taken="sn-nothing222")
+    engine.changes.begin(record, "snapshot", taken="sn-nothing222")
     engine.cgroups.freeze(record.id)
     assert Engine(engine.store.home).get(record.id).state is State.RUNNING
     assert sandbox.exec("echo on", timeout=20).stdout == "on\n"
@@ -401,12 +402,12 @@ def test_a_restore_cut_short_is_finished_by_the_next_command(make: Callable[...,
     sandbox.files.write("/workspace/file", "old")
     made = take(engine, record)
     sandbox.files.write("/workspace/file", "new")
-    upper = engine.upper(record.id)
+    upper = engine.changes.upper(record.id)
     fresh, old = restoring_trees(upper)
-    record = engine.begin(engine.store.read(record.id), "restore", state=State.RESTORING, target=made.id)
+    record = engine.changes.begin(engine.store.read(record.id), "restore", state=State.RESTORING, target=made.id)
     engine.storage.copy(engine.snapshots.tree(made.id), fresh)
     if step != "begun":
-        engine.halt(record)
+        engine.changes.halt(record)
     if step in ("away", "in place"):
         upper.rename(old)
     if step == "in place":
@@ -426,9 +427,9 @@ def test_a_restore_that_cannot_be_finished_keeps_the_files_there_were(make: Call
     record, sandbox = create(engine)
     made = take(engine, record)
     sandbox.files.write("/workspace/file", "precious")
-    upper = engine.upper(record.id)
-    record = engine.begin(engine.store.read(record.id), "restore", state=State.RESTORING, target=made.id)
-    engine.halt(record)
+    upper = engine.changes.upper(record.id)
+    record = engine.changes.begin(engine.store.read(record.id), "restore", state=State.RESTORING, target=made.id)
+    engine.changes.halt(record)
     upper.rename(restoring_trees(upper)[1])
     engine.storage.remove(engine.snapshots.tree(made.id))
     info = Engine(engine.store.home).get(record.id)
@@ -443,7 +444,7 @@ def test_a_snapshot_of_another_template_is_refused(make: Callable[..., Engine]) 
     made = take(engine, record)
     snapshot_record.write(engine.store.snapshots / f"{made.id}.json", dataclasses.replace(made, template="other"))
     with pytest.raises(errors.Conflict, match="other"):
-        engine.restoring.restore(record.id, made.id)
+        engine.restore.to_snapshot(record.id, made.id)
     assert sandbox.exec("echo on").stdout == "on\n"
 
 
@@ -456,9 +457,9 @@ def test_a_sandbox_that_does_not_run_is_snapshotted_and_restored_too(make: Calla
     assert engine.get(record.id).state is State.FAILED
     made = take(engine, record)
     assert made.env == {"A": "1"}
-    (engine.upper(record.id) / "u/workspace/file").write_text("spoiled")
-    assert engine.restoring.restore(record.id, made.id).state is State.STOPPED
-    assert (engine.upper(record.id) / "u/workspace/file").read_text() == "kept"
+    (engine.changes.upper(record.id) / "u/workspace/file").write_text("spoiled")
+    assert engine.restore.to_snapshot(record.id, made.id).state is State.STOPPED
+    assert (engine.changes.upper(record.id) / "u/workspace/file").read_text() == "kept"
     copy = engine.create(SandboxSpec(snapshot=made.id))
     assert Sandbox.get(copy.id, provider=LocalProvider(engine)).files.read("/workspace/file") == b"kept"
 
@@ -478,8 +479,8 @@ def test_an_archived_sandbox_is_to_be_started_first(make: Callable[..., Engine])
     engine = make()
     record, _ = create(engine)
     made = take(engine, record)
-    engine.save(dataclasses.replace(engine.halt(engine.store.read(record.id)), state=State.ARCHIVED))
-    for call in (lambda: take(engine, record), lambda: engine.restoring.restore(record.id, made.id)):
+    engine.changes.save(dataclasses.replace(engine.changes.halt(engine.store.read(record.id)), state=State.ARCHIVED))
+    for call in (lambda: take(engine, record), lambda: engine.restore.to_snapshot(record.id, made.id)):
         with pytest.raises(errors.Conflict) as caught:
             call()
         assert "start" in caught.value.hint
@@ -502,13 +503,13 @@ for number in range(14):
         what = "destroy"
     try:
         if what == "take":
-            engine.snapshots.create(sandbox, name=f"s{seed}-{number}", description="", hidden=False)
+            engine.capture.take(sandbox, name=f"s{seed}-{number}", description="", hidden=False)
         elif what == "destroy":
             engine.destroy(sandbox)
         elif not mine:
             continue
         elif what == "restore":
-            engine.restoring.restore(sandbox, chance.choice(mine))
+            engine.restore.to_snapshot(sandbox, chance.choice(mine))
         elif what == "delete":
             engine.snapshots.delete(chance.choice(mine))
         else:
@@ -560,7 +561,7 @@ def test_only_one_of_many_gets_a_name(make: Callable[..., Engine]) -> None:
     record, _ = create(engine)
     program = (
         "import sys; from pathlib import Path; from skerry.core import errors; from skerry.providers.local.engine import Engine\n"
-        "try: Engine(Path(sys.argv[1])).snapshots.create(sys.argv[2], name='mine', description='', hidden=False)\n"
+        "try: Engine(Path(sys.argv[1])).capture.take(sys.argv[2], name='mine', description='', hidden=False)\n"
         "except errors.Conflict: sys.exit(7)"
     )
     workers = [subprocess.Popen([sys.executable, "-c", program, str(engine.store.home), record.id]) for _ in range(4)]

@@ -46,12 +46,12 @@ def at(path: str, name: str = "data", *, subpath: str = "", read_only: bool = Fa
 
 def restart(engine: Engine, sandbox: Sandbox) -> Sandbox:
     """End what runs of a sandbox and start it again on the files it has left."""
-    with engine.changing(sandbox.id, "restart", State.RUNNING) as (record, lock):
-        record = engine.store.take_slot(engine.halt(record))
+    with engine.changes.lock(sandbox.id, "restart", State.RUNNING) as (record, lock):
+        record = engine.store.take_slot(engine.changes.halt(record))
         try:
-            engine.save(engine.bring_up(record, lock))
+            engine.changes.save(engine.changes.bring_up(record, lock))
         except BaseException:
-            engine.halt(record)
+            engine.changes.halt(record)
             raise
     return Sandbox.get(sandbox.id, provider=LocalProvider(engine))
 

@@ -1,10 +1,12 @@
-"""The limits of sandboxes: against the configured maxima, and one set over another."""
+"""The limits of sandboxes: whether this machine can give them, and one set over another."""
 
 from __future__ import annotations
 
 import dataclasses
 
-from skerry.core import InvalidArgument, Resources, check_least, check_most, human_size, limits
+from skerry.core import InvalidArgument, Resources, Unsupported, check_least, check_most, human_size, limits
+from skerry.providers.local.home import Home
+from skerry.providers.local.limits.cgroup import Cgroups
 from skerry.providers.local.sandbox.record import Record
 
 LEAST_DISK = 1 << 20
@@ -22,10 +24,26 @@ def merge(old: Resources, new: Resources) -> Resources:
     return dataclasses.replace(old, **given)
 
 
-def check_limits(wanted: Resources) -> None:
-    """Raises QuotaExceeded for more than the configured maximum, InvalidArgument for less than works."""
+def check_supported(asked: Resources, home: Home, *, within: str = "") -> None:
+    """Raises Unsupported for a kind of limit that this provider or its storage does not have.
+
+    `within` is what the name of the option begins with.
+    """
+    if asked.gpu is not None:
+        raise Unsupported("the local provider has no GPUs", option=f"{within}gpu")
+    if asked.disk is not None:
+        home.storage.require_limits(f"{within}disk")
+
+
+def check_limits(wanted: Resources, cgroups: Cgroups) -> None:
+    """The provider's one check of amounts.
+
+    Raises QuotaExceeded for more than the configured maximum, InvalidArgument for less than works, Unsupported for a
+    limit that the kernel cannot enforce.
+    """
     check_most(wanted, limits())
     check_least(memory=wanted.memory, pids=wanted.pids)
     if wanted.disk is not None and wanted.disk < LEAST_DISK:
         least = human_size(LEAST_DISK)
         raise InvalidArgument(f"{human_size(wanted.disk)} of disk is too little: an empty sandbox needs {least}")
+    cgroups.require(wanted)

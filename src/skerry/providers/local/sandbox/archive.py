@@ -19,34 +19,32 @@ import time
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from skerry.archive import Archive, Key, open_archive, write_archive
 from skerry.core import Corrupted, SandboxInfo, SkerryError, State, Unauthenticated, flush_directory
 from skerry.providers.local.limits.resources import LEAST_DISK, upper_limit
+from skerry.providers.local.sandbox.changes import Changes, Recoveries, restoring_trees
 from skerry.providers.local.sandbox.record import Record
-from skerry.providers.local.sandbox.restore import restoring_trees
+from skerry.providers.local.sandbox.stop import Stop
 from skerry.providers.local.steps import Steps, complete
 from skerry.providers.local.storage.base import flush, typed_errors
 from skerry.providers.local.storage.export_manifest import COLD
 
-if TYPE_CHECKING:
-    from skerry.providers.local.engine import Engine
-
 KEY_VARIABLE = "SKERRY_ARCHIVE_KEY"
 Progress = Callable[[int], None]
-COLD_CHANGES = ("archive", "unarchive")
-"""What a record has as pending meanwhile."""
 GRACE = 10.0
 """How long the processes of a sandbox that runs may take to end."""
 
 
-class Cold:
+class Archives:
     """Puts sandboxes into cold storage and brings them back."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        engine.recovery |= {"archive": self._recover_archive, "unarchive": self._recover_unarchive}
+    def __init__(self, changes: Changes, stop: Stop) -> None:
+        self._changes = changes
+        self._stop = stop
+
+    def recoveries(self) -> Recoveries:
+        return {"archive": self._recover_archive, "unarchive": self._recover_unarchive}
 
     def archive(self, sandbox_id: str, key: bytes | None, on_progress: Progress | None = None) -> SandboxInfo:
         """Stop it and replace its tree by a file. Should that fail it is stopped and has its files.
@@ -61,12 +59,12 @@ class Cold:
 
     def archiving(self, sandbox_id: str, key: bytes | None, on_progress: Progress | None = None) -> Steps[SandboxInfo]:
         """`archive`, which waits for the processes between two steps."""
-        engine = self._engine
+        changes = self._changes
         secret = Key(key) if key is not None else default_key()
-        with engine.changing(sandbox_id, "archive") as (record, _):
+        with changes.lock(sandbox_id, "archive") as (record, _):
             if record.state is State.ARCHIVED:
                 return record.info()
-            record = yield from engine.lifecycle.stopping_locked(record, GRACE)
+            record = yield from self._stop.stopping(record, GRACE)
             return self._archive(record, secret, on_progress).info()
 
     def unarchive(self, sandbox_id: str, key: bytes | None, on_progress: Progress | None = None) -> SandboxInfo:
@@ -74,13 +72,13 @@ class Cold:
 
         Raises SandboxNotFound, Unauthenticated, InvalidArgument, Corrupted, DiskFull: it stays archived.
         """
-        with self._engine.changing(sandbox_id, "unarchive", *State) as (record, _):
+        with self._changes.lock(sandbox_id, "unarchive", *State) as (record, _):
             if record.state is not State.ARCHIVED:
                 return record.info()
             return self.bring_back(record, key, on_progress).info()
 
     def _file(self, record: Record) -> Path:
-        return self._engine.store.directory(record.id) / "archive"
+        return self._changes.store.directory(record.id) / "archive"
 
     # -- archive; the caller holds the lock
 
@@ -92,27 +90,27 @@ class Cold:
             failed_at = time.time()  # from here on it means to read all its files
             return self._archive(record, key)
         except (SkerryError, OSError) as error:
-            record = self._engine.store.read(record.id)
+            record = self._changes.store.read(record.id)
             if record.pending is not None:  # half done: the archive may already be all there is
                 return record
             reason = f"it could not be archived: {error}"[:600]
-            return self._engine.save(dataclasses.replace(record, reason=reason, archive_failed_at=failed_at))
+            return self._changes.save(dataclasses.replace(record, reason=reason, archive_failed_at=failed_at))
 
     def _archive(self, record: Record, key: Key | None, on_progress: Progress | None = None) -> Record:
-        engine, file = self._engine, self._file(record)
-        engine.lifecycle.require_files(record)
-        with typed_errors(engine.store.home):
-            record = engine.begin(record, "archive")
+        changes, file = self._changes, self._file(record)
+        changes.require_files(record)
+        with typed_errors(changes.store.home):
+            record = changes.begin(record, "archive")
             try:
                 self._write(record, file, key, on_progress)
             except BaseException:
                 self._discard(file)
-                engine.finish(record, State.STOPPED)
+                changes.finish(record, State.STOPPED)
                 raise
             sealed = dataclasses.replace(record, sealed=key is not None, reason=None, archive_failed_at=None)
-            record = engine.begin(sealed, "archive", state=State.ARCHIVED)
-            engine.storage.remove(engine.upper(record.id))
-            return engine.finish(record, State.ARCHIVED, "archived")
+            record = changes.begin(sealed, "archive", state=State.ARCHIVED)
+            changes.storage.remove(changes.upper(record.id))
+            return changes.finish(record, State.ARCHIVED, "archived")
 
     def _write(self, record: Record, file: Path, key: Key | None, on_progress: Progress | None = None) -> None:
         """The file is complete under its name, on disk, and was read back. Raises DiskFull, Unsupported, Corrupted."""
@@ -120,7 +118,7 @@ class Cold:
         about = {"skerry": version("skerry"), "source": record.id}
         fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with open(fd, "r+b") as target:
-            layers = [self._engine.upper(record.id) / "u"]
+            layers = [self._changes.upper(record.id) / "u"]
             write_archive(target, about, layers, kind=COLD, key=key, on_progress=on_progress)
             target.flush()
             os.fsync(target.fileno())
@@ -136,11 +134,11 @@ class Cold:
         file.unlink(missing_ok=True)
 
     def _recover_archive(self, record: Record) -> Record:
-        with typed_errors(self._engine.store.home):
+        with typed_errors(self._changes.store.home):
             if record.state is State.ARCHIVED:
-                self._engine.save(record)  # who died may have died before it was on disk
-                self._engine.storage.remove(self._engine.upper(record.id))
-                self._engine.log(record, "archived")
+                self._changes.save(record)  # the process may have died before it was on disk
+                self._changes.storage.remove(self._changes.upper(record.id))
+                self._changes.log(record, "archived")
             else:
                 self._discard(self._file(record))
             return record
@@ -149,20 +147,20 @@ class Cold:
 
     def bring_back(self, record: Record, key: bytes | None, on_progress: Progress | None = None) -> Record:
         """An archived one is stopped and has its files. Raises as `unarchive` does."""
-        engine, file = self._engine, self._file(record)
-        with typed_errors(engine.store.home):
+        changes, file = self._changes, self._file(record)
+        with typed_errors(changes.store.home):
             with self._opened(record, file, key) as archive:
-                record = engine.begin(record, "unarchive", state=State.RESTORING)
+                record = changes.begin(record, "unarchive", state=State.RESTORING)
                 try:
                     self._unpack(record, archive, on_progress)
                 except BaseException:
                     self._remove_trees(record)
-                    engine.finish(record, State.ARCHIVED)
+                    changes.finish(record, State.ARCHIVED)
                     raise
             opened = dataclasses.replace(record, sealed=False, last_active_at=time.time())
-            record = engine.begin(opened, "unarchive", state=State.STOPPED)
+            record = changes.begin(opened, "unarchive", state=State.STOPPED)
             file.unlink()
-            return engine.finish(record, State.STOPPED, flush=True)
+            return changes.finish(record, State.STOPPED, flush=True)
 
     @contextlib.contextmanager
     def _opened(self, record: Record, file: Path, key: bytes | None) -> Iterator[Archive]:
@@ -198,10 +196,10 @@ class Cold:
 
     def _unpack(self, record: Record, archive: Archive, on_progress: Progress | None) -> None:
         """The tree, beside its place, then in it. Raises Corrupted, DiskFull."""
-        engine, upper = self._engine, self._engine.upper(record.id)
+        changes, upper = self._changes, self._changes.upper(record.id)
         fresh, _ = restoring_trees(upper)
         self._remove_trees(record)
-        engine.storage.create(fresh, None)  # what once was under the limit must not fail at it now
+        changes.storage.create(fresh, None)  # what once was under the limit must not fail at it now
         for name in ("u", "w"):
             (fresh / name).mkdir(mode=0o755)
         fresh.chmod(0o755)
@@ -209,22 +207,22 @@ class Cold:
         if (limit := upper_limit(record)) is not None:
             flush(fresh)  # accounts lag behind
             # overlayfs notes in each directory where it comes from, and cannot look into a full one before
-            held = engine.storage.used(fresh) or 0
-            engine.storage.set_limit(fresh, max(limit, held + LEAST_DISK))
+            held = changes.storage.used(fresh) or 0
+            changes.storage.set_limit(fresh, max(limit, held + LEAST_DISK))
         fresh.rename(upper)
         flush(upper)
 
     def _remove_trees(self, record: Record) -> None:
-        upper = self._engine.upper(record.id)
+        upper = self._changes.upper(record.id)
         for tree in (*restoring_trees(upper), upper):
-            self._engine.storage.remove(tree)
+            self._changes.storage.remove(tree)
 
     def _recover_unarchive(self, record: Record) -> Record:
-        with typed_errors(self._engine.store.home):
+        with typed_errors(self._changes.store.home):
             if record.state is State.RESTORING:
                 self._remove_trees(record)
-                return self._engine.advance(record, State.ARCHIVED)
-            self._engine.save(record)  # who died may have died before it was on disk
+                return self._changes.advance(record, State.ARCHIVED)
+            self._changes.save(record)  # the process may have died before it was on disk
             self._file(record).unlink(missing_ok=True)
             return record
 

@@ -8,11 +8,11 @@
     SKERRY_HOME/templates/      read-only layers
     SKERRY_HOME/snapshots/      a record of each snapshot, and the lock of them all
     SKERRY_HOME/volumes/        a record of each volume, and the lock of them all
-    SKERRY_HOME/pool/           what sandboxes wrote: see storage.py
+    SKERRY_HOME/pool/           what sandboxes wrote: see storage/choose.py
     /run/skerry/slots/N         a link to the folder that uses id range N, for the whole machine
 
-A folder appears under its id by one rename, locked; its record is written when the sandbox runs. So whoever sees a
-folder without a record and without a holder of its lock knows that its maker is dead.
+A folder appears under its id by one rename, locked; its record is written when the sandbox runs. A folder
+without a record whose lock nobody holds therefore has a dead maker.
 """
 
 from __future__ import annotations
@@ -37,8 +37,10 @@ from skerry.core import (
     NewerVersion,
     ProviderUnavailable,
     QuotaExceeded,
+    Resources,
     SandboxNotFound,
     SandboxSpec,
+    State,
     plain_name,
 )
 from skerry.providers.local.locks import FileLock, SandboxLock
@@ -148,6 +150,30 @@ class Store:
         except (FileNotFoundError, NotADirectoryError):
             raise _not_found(sandbox_id) from None
 
+    def read_or_guess(self, sandbox_id: str) -> Record:
+        """The record, or for a damaged or missing one what can be told without it. Raises SandboxNotFound."""
+        try:
+            return self.read(sandbox_id)
+        except Corrupted as error:
+            return self.guess(sandbox_id, str(error))
+        except SandboxNotFound as error:
+            if not self.directory(sandbox_id).is_dir():
+                raise
+            return self.guess(sandbox_id, str(error))
+
+    def guess(self, sandbox_id: str, reason: str) -> Record:
+        """A stand-in for a damaged record: failed, with as much as the links tell, which is enough to remove it."""
+        return Record(
+            id=sandbox_id,
+            state=State.FAILED,
+            spec=SandboxSpec(name=self.name_of(sandbox_id)),
+            limits=Resources(),
+            token="",
+            created_at=0.0,
+            slot=self.slot_of(sandbox_id),
+            reason=reason,
+        )
+
     def ids(self) -> Iterator[str]:
         for entry in os.scandir(self.sandboxes):
             if entry.name.startswith("sb-"):
@@ -253,7 +279,7 @@ class Store:
         return links
 
     def _take_slot(self, record: Record) -> Record:
-        # A random start spreads the use of ranges; the link is made only once, by whoever comes first.
+        # A random start spreads the use of ranges; the first process to come makes the link, once.
         start = random.randrange(SLOTS)
         for step in range(SLOTS):
             slot = (start + step) % SLOTS
@@ -298,7 +324,7 @@ class Store:
 
     def remains(self) -> list[Path]:
         """What a crash left outside of any sandbox's folder."""
-        with self.allocation():  # whoever makes a new folder holds this lock, so the makers of these are dead
+        with self.allocation():  # the maker of a new folder holds this lock, so the makers of these are dead
             return [*self.trash.iterdir(), *self.sandboxes.glob(".new-*")]
 
     def sweep_links(self) -> None:

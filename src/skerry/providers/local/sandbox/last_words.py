@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 import os
 import time
 from collections.abc import Iterator
@@ -11,12 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from skerry.core import SandboxFailed, SandboxSpec, State
+from skerry.providers.local.log import log
 from skerry.providers.local.sandbox.folders import Store
 from skerry.providers.local.sandbox.record import Record
 from skerry.providers.local.storage import host_layer
 from skerry.wire import LAST_WORDS_LIMIT, FieldError, FrameError, LastWords, parse_last_words
 
-log = logging.getLogger("skerry.local")
 ARCHIVE_RETRY = 3600.0
 """How long sweeps leave one alone that could not be archived: each attempt may read all its files."""
 AGENTS_OWN = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
@@ -24,8 +23,8 @@ AGENTS_OWN = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/
 
 
 @contextmanager
-def noticed(sandbox_id: str) -> Iterator[None]:
-    """For who uses its groups: that they are gone means that it has ended. Raises SandboxFailed."""
+def ended_is_failure(sandbox_id: str) -> Iterator[None]:
+    """For a caller that uses its cgroups: if they are gone, the sandbox has ended. Raises SandboxFailed."""
     try:
         yield
     except FileNotFoundError as error:
@@ -112,6 +111,13 @@ def stopped(record: Record, words: LastWords | None) -> Record:
         deadline=None,
         pending_data={**record.pending_data, **why},
     )
+
+
+def settled(record: Record) -> bool:
+    """Whether it is what its record says, and its end is not due."""
+    if record.pending is not None or record.expired() or record.abandoned() or delete_due(record):
+        return False
+    return record.alive or record.state not in (State.RUNNING, State.PAUSED)
 
 
 def delete_due(record: Record) -> bool:

@@ -65,7 +65,7 @@ class Record:
     snapshot: str | None = None
     """The snapshot its own layer was last equal to."""
     pending: str | None = None
-    """A change under way. Whoever finds it with nobody at work finishes or undoes it: see `recovery`."""
+    """A change under way. A process that finds it with the lock free finishes or undoes it: see `Recoveries`."""
     pending_data: dict[str, str] = field(default_factory=dict)
     slot: int | None = None
     runtime: str = ""

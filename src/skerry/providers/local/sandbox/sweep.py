@@ -1,7 +1,7 @@
 """Ends and removes what nobody owns any more. The folder of a sandbox that nobody is at work on decides what it is:
 
-    no record                    who made or removed it died at it    swept
-    pending                      who changed it died at it            finished or undone: see `Engine.recovery`
+    no record                    its maker or remover has died        swept
+    pending                      the process that changed it died     finished or undone: see `Recoveries`
     leased                       its process is gone                  swept
     running, timeout reached     `on_timeout` is destroy              swept
                                  `on_timeout` is stop                 stopped, with its files
@@ -9,100 +9,92 @@
                                  SIGTERM, as at a shutdown            stopped
                                  otherwise                            failed: its files stay until it is destroyed
 
-One thing that cannot go now (a process that does not die, a tree that is busy) is logged and tried again by the next
+What cannot go now (a process that does not die, a tree that is busy) is logged and tried again by the next
 sweep: it keeps nothing else from going, and nobody from working.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
 
-from skerry.core import Corrupted, NewerVersion, SandboxNotFound, SkerryError, State
+from skerry.core import Corrupted, NewerVersion, SandboxNotFound, State
 from skerry.providers.local.limits import network
+from skerry.providers.local.log import log_and_continue
 from skerry.providers.local.sandbox import last_words
+from skerry.providers.local.sandbox.archive import Archives
+from skerry.providers.local.sandbox.changes import KILL_TIMEOUT, Changes, Recoveries
 from skerry.providers.local.sandbox.folders import is_id
-from skerry.providers.local.sandbox.lifecycle import WORDS_MARGIN
 from skerry.providers.local.sandbox.record import Record, error_event
+from skerry.providers.local.sandbox.stop import WORDS_MARGIN
 from skerry.providers.local.storage.choose import release_lost_pools, remove_tree
 
-if TYPE_CHECKING:
-    from skerry.providers.local.engine import Engine
 
-KILL_TIMEOUT = 10.0
-log = logging.getLogger("skerry.local")
-
-
-@contextmanager
-def trying(what: str) -> Iterator[None]:
-    """Log that `what` could not go, and go on."""
-    try:
-        yield
-    except (SkerryError, OSError) as error:
-        log.warning("%s could not be removed, the next sweep tries again: %s", what, error)
-
-
-class Sweeping:
+class Sweep:
     """The sweeps of one SKERRY_HOME, and of what deleted ones have left on this machine."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._store = engine.store
+    def __init__(
+        self,
+        changes: Changes,
+        archives: Archives,
+        recoveries: Recoveries,
+        *,
+        storage_sweeps: Mapping[str, Callable[[], None]],
+    ) -> None:
+        """`recoveries` has every kind of pending change; `storage_sweeps` what else to sweep, by what it removes."""
+        self._changes = changes
+        self._store = changes.store
+        self._archives = archives
+        self._recoveries = recoveries
+        self._storage_sweeps = storage_sweeps
 
-    def everything(self) -> Sequence[str]:
-        """The ids of the sandboxes removed. Raises what `Engine.storage` does, after all that needs no storage."""
+    def sweep_all(self) -> Sequence[str]:
+        """The ids of the sandboxes removed. Raises what `Home.storage` does, after all that needs no storage."""
         self._store.prepare()
         swept = []
         for sandbox_id in list(self._store.ids()):
-            with trying(f"what is left of sandbox {sandbox_id}"):
-                if self.one(sandbox_id):
+            with log_and_continue(f"what is left of sandbox {sandbox_id}"):
+                if self.sweep_one(sandbox_id):
                     swept.append(sandbox_id)
         for path in self._store.remains():
-            with trying(str(path)):
+            with log_and_continue(str(path)):
                 remove_tree(path)
-        with trying("stale links"):
+        with log_and_continue("stale links"):
             self._store.sweep_links()
-        with trying("what runs of deleted homes"):
+        with log_and_continue("what runs of deleted homes"):
             self._homeless()
-        with trying("pools of deleted homes"):
+        with log_and_continue("pools of deleted homes"):
             release_lost_pools()
-        with trying("stale network devices"):
+        with log_and_continue("stale network devices"):
             network.tidy()
         self._storage()
         return swept
 
     def _storage(self) -> None:
-        engine = self._engine
-        storage = engine.storage
+        storage = self._changes.storage
         for tree in [*storage.uppers.iterdir(), *storage.words.iterdir()]:
             sandbox_id = tree.name.partition("~")[0]  # of a restore: see restoring_trees
             # a folder comes before its trees and goes after them
             if is_id(sandbox_id) and not self._store.directory(sandbox_id).exists():
-                with trying(f"the files of sandbox {sandbox_id}"):
+                with log_and_continue(f"the files of sandbox {sandbox_id}"):
                     storage.remove(tree)
-        for what, sweep in (
-            ("snapshots that nobody needs", engine.snapshots.sweep),
-            ("volumes that nobody needs", engine.volumes.sweep),
-            ("layers that nobody needs", engine.templates.sweep),
-            ("accounts of what was removed", storage.sweep),
-        ):
-            with trying(what):
+        for what, sweep in self._storage_sweeps.items():
+            with log_and_continue(what):
                 sweep()
+        with log_and_continue("accounts of what was removed"):
+            storage.sweep()
 
     def _homeless(self) -> None:
         """End what runs without a folder, because somebody deleted its home: its range is free only after that."""
         with self._store.allocation():
             lost = {link: folder for link, folder in self._store.slot_holders().items() if not folder.is_dir()}
         for link, folder in lost.items():
-            with trying(f"what runs of {folder}"):
-                self._engine.cgroups.thaw(folder.name)
-                self._engine.cgroups.remove(folder.name, KILL_TIMEOUT)
+            with log_and_continue(f"what runs of {folder}"):
+                self._changes.cgroups.thaw(folder.name)
+                self._changes.cgroups.remove(folder.name, KILL_TIMEOUT)
                 self._store.free(link, folder)
 
-    def one(self, sandbox_id: str) -> bool:
+    def sweep_one(self, sandbox_id: str) -> bool:
         """Sweep a sandbox whose end has come, or note what became of it; whether it was removed."""
         try:
             lock = self._store.lock(sandbox_id)
@@ -111,13 +103,13 @@ class Sweeping:
         try:
             if not lock.try_acquire():
                 return False  # somebody is at work on it
-            return self.locked(sandbox_id)
+            return self.sweep_locked(sandbox_id)
         finally:
             lock.release()
 
-    def locked(self, sandbox_id: str) -> bool:
-        """The same for whoever holds its lock."""
-        engine = self._engine
+    def sweep_locked(self, sandbox_id: str) -> bool:
+        """The same for a caller that holds its lock."""
+        changes = self._changes
         try:
             record = self._store.read(sandbox_id)
         except (Corrupted, NewerVersion):
@@ -125,45 +117,45 @@ class Sweeping:
         except SandboxNotFound as error:
             if not self._store.directory(sandbox_id).is_dir():
                 return False
-            engine.tear_down(engine.guess(sandbox_id, str(error)))
+            changes.tear_down(self._store.guess(sandbox_id, str(error)))
             return True
         if record.abandoned() or (record.expired() and record.ends_for_good):
-            engine.tear_down(record)
+            changes.tear_down(record)
             return True
         record = self._recovered(record)
         if record.state in (State.RUNNING, State.PAUSED) and (record.expired() or not record.alive):
             record = self._recovered(self._note_end(record))
         if record.state is State.FAILED and record.slot is not None:  # what was left of it could not be ended before
-            record = engine.save(engine.halt(record))
+            record = changes.save(changes.halt(record))
         if last_words.delete_due(record):
-            engine.tear_down(record)
+            changes.tear_down(record)
             return True
         if last_words.archive_due(record):
-            engine.cold.archive_due(record)
+            self._archives.archive_due(record)
         return False
 
     def _recovered(self, record: Record) -> Record:
         """With what was pending finished or undone."""
         if record.pending is None:
             return record
-        record = self._engine.recovery[record.pending](record)
-        return self._engine.finish(record, record.state)
+        record = self._recoveries[record.pending](record)
+        return self._changes.finish(record, record.state)
 
     def _note_end(self, record: Record) -> Record:
         """Its timeout is reached, or its first process is gone without being asked to: it is to be stopped, or failed.
 
         At its timeout its agent ends it. One that is paused, or whose agent does not, is ended here.
         """
-        engine = self._engine
+        changes = self._changes
         if record.expired():
             if record.init is not None and record.state is State.RUNNING:
                 record.init.wait(WORDS_MARGIN)
-            return engine.begin(record, "stop", state=State.STOPPING, why="timeout")
-        words = engine.words(record.id)
+            return changes.begin(record, "stop", state=State.STOPPING, why="timeout")
+        words = changes.words(record.id)
         if last_words.inactive(record, words) or last_words.timed_out(record, words) or last_words.terminated(words):
-            return engine.begin(record, "stop", state=State.STOPPING)
+            return changes.begin(record, "stop", state=State.STOPPING)
         failed = dataclasses.replace(
-            engine.advance(record, State.FAILED), reason="its first process was killed", lease=None
+            changes.advance(record, State.FAILED), reason="its first process was killed", lease=None
         )
-        engine.save(failed, error_event("connection-lost", failed))
-        return engine.save(engine.halt(failed))
+        changes.save(failed, error_event("connection-lost", failed))
+        return changes.save(changes.halt(failed))

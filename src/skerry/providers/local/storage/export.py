@@ -1,8 +1,8 @@
 """The state of a sandbox as one file: written from a snapshot, and made into a sandbox again.
 
 A file holds the layers above the template, topmost first. They come back as hidden snapshots, each leased to this
-process, not `ready` before the last byte of the file has been verified; the new sandbox begins with the topmost. Who
-dies at it leaves trees that the sweep of snapshots removes.
+process, not `ready` before the last byte of the file has been verified; the new sandbox begins with the topmost. If
+the process dies mid-operation, the sweep of snapshots removes the trees.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 from skerry.archive import Archive, Limits, open_archive, write_archive
 from skerry.core import (
@@ -30,37 +30,52 @@ from skerry.core import (
     Unsupported,
     limits,
 )
+from skerry.providers.local.home import Home
 from skerry.providers.local.host import ProcessId
 from skerry.providers.local.limits.resources import merge
+from skerry.providers.local.sandbox.capture import Capture
+from skerry.providers.local.sandbox.create import Creation
 from skerry.providers.local.sandbox.record import Record
 from skerry.providers.local.storage import export_manifest
 from skerry.providers.local.storage.base import flush, typed_errors
 from skerry.providers.local.storage.bases import Base, find_base
 from skerry.providers.local.storage.export_manifest import StateFile
+from skerry.providers.local.storage.layers import Templates
 from skerry.providers.local.storage.snapshot_record import Kept
-from skerry.providers.local.storage.snapshots import MOST_LAYERS, new_snapshot_id, snapshots_in
-
-if TYPE_CHECKING:
-    from skerry.providers.local.engine import Engine
+from skerry.providers.local.storage.snapshots import MOST_LAYERS, Snapshots, new_snapshot_id, snapshots_in
+from skerry.providers.local.storage.volumes import Volumes
 
 Progress = Callable[[int], None]
 
 
-class States:
+class Exports:
     """Exports and imports of one SKERRY_HOME."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(
+        self,
+        home: Home,
+        capture: Capture,
+        snapshots: Snapshots,
+        creation: Creation,
+        templates: Templates,
+        volumes: Volumes,
+    ) -> None:
+        self._home = home
+        self._capture = capture
+        self._snapshots = snapshots
+        self._creation = creation
+        self._templates = templates
+        self._volumes = volumes
 
     # -- export
 
     def export(self, source_id: str, target: BinaryIO, key: bytes | None, on_progress: Progress | None) -> ExportInfo:
-        """Write a sandbox, as it is now, or a snapshot. A sandbox that runs stands still for a moment and goes on.
+        """Write a sandbox, as it is now, or a snapshot. A sandbox that runs stands still for a moment, then continues.
 
         Raises SandboxNotFound, SnapshotNotFound, Conflict for an archived one, DiskFull, and what `target` raises.
         """
         with self._frozen(source_id) as (kept, about):
-            layers = [self._engine.store.home / layer for layer in self._layers(kept)]
+            layers = [self._home.store.home / layer for layer in self._layers(kept)]
             try:
                 written = write_archive(
                     target, about.data(), layers, kind=export_manifest.KIND, key=key, on_progress=on_progress
@@ -85,27 +100,26 @@ class States:
 
     @contextmanager
     def _frozen(self, source_id: str) -> Iterator[tuple[Kept, StateFile]]:
-        """What to write, and that nobody changes or removes meanwhile."""
-        snapshots = self._engine.snapshots
+        """What to write, which nobody changes or removes in the block."""
+        snapshots = self._snapshots
         if source_id.startswith("sn-"):
             with snapshots.held(source_id) as kept:
                 yield kept, _about(kept, None, Resources())
             return
-        self._engine.prepare()
-        record = self._engine.store.read(source_id)
-        made = snapshots.create(source_id, name=None, description="", hidden=True)
+        self._home.prepare()
+        record = self._home.store.read(source_id)
+        made = self._capture.take(source_id, name=None, description="", hidden=True)
         try:
             yield made, _about(made, record, self._chosen(record))
         finally:
             snapshots.release([made.id])
 
     def _layers(self, kept: Kept) -> list[str]:
-        snapshots = self._engine.snapshots
-        return [snapshots.layer(snapshot_id) for snapshot_id in (kept.id, *snapshots_in(kept.lowers))]
+        return [self._snapshots.layer(snapshot_id) for snapshot_id in (kept.id, *snapshots_in(kept.lowers))]
 
     def _chosen(self, record: Record) -> Resources:
         """The limits that differ from those a sandbox gets by itself."""
-        usual, now = self._engine.grant(SandboxSpec()), record.limits
+        usual, now = self._creation.grant(SandboxSpec()), record.limits
         return Resources(
             cpu=now.cpu if now.cpu != usual.cpu else None,
             memory=now.memory if now.memory != usual.memory else None,
@@ -116,7 +130,7 @@ class States:
     def _own_names(self, about: StateFile) -> tuple[str, ...]:
         """The variables that are not the template's, which everybody may know."""
         try:
-            usual = find_base(self._engine.store, about.template).env
+            usual = find_base(self._home.store, about.template).env
         except (TemplateNotFound, Corrupted):
             usual = {}
         return tuple(name for name, value in about.env.items() if usual.get(name) != value)
@@ -128,36 +142,35 @@ class States:
 
         What can be refused is refused before the file is read; the name is taken when all of it was.
 
-        Raises as `open_archive`, `Archive.unpack` and `Engine.create` do; TemplateNotFound.
+        Raises as `open_archive`, `Archive.unpack` and `Creation.create` do; TemplateNotFound.
         """
         if spec.idempotency_key is not None:
             raise Unsupported("an import cannot be asked for twice under one key", option="idempotency_key")
-        engine = self._engine
-        engine.prepare()
+        self._home.prepare()
         with open_archive(source, key=key) as archive:
             about = export_manifest.parse(archive.manifest)
             if archive.manifest.layers > MOST_LAYERS + 1:
                 raise Unsupported(
                     f"the file has {archive.manifest.layers} layers, more than {MOST_LAYERS + 1}", option="import_state"
                 )
-            with engine.templates.using():  # until it is written down who needs the template
+            with self._templates.using():  # until it is written down who needs the template
                 base = self._base(about, spec)
                 spec = _completed(spec, about, base)
-                room = engine.grant(spec).disk or limits().max_disk
-                engine.volumes.check(spec, host=base.host)
-                engine.store.require_free(spec)
+                room = self._creation.grant(spec).disk or limits().max_disk
+                self._volumes.check(spec, host=base.host)
+                self._home.store.require_free(spec)
                 made = self._announce(archive.manifest.layers, about, base)
             try:
                 self._unpack(archive, made, room, on_progress)
-                return engine.create(dataclasses.replace(spec, snapshot=made[0].id))
+                return self._creation.create(dataclasses.replace(spec, snapshot=made[0].id))
             finally:
-                engine.snapshots.release([kept.id for kept in made])
+                self._snapshots.release([kept.id for kept in made])
 
     def _base(self, about: StateFile, spec: SandboxSpec) -> Base:
         """The template it stood on, or another that was asked for."""
         wanted = about.template if spec.template == "host" else spec.template
         try:
-            return find_base(self._engine.store, wanted)
+            return find_base(self._home.store, wanted)
         except TemplateNotFound as error:
             raise TemplateNotFound(
                 f"the file is of the template {wanted[:200]!r}, which is not here",
@@ -166,7 +179,7 @@ class States:
 
     def _announce(self, count: int, about: StateFile, base: Base) -> list[Kept]:
         """A record for each layer, topmost first, each with those below it. Raises DiskFull; then there is none."""
-        engine, made = self._engine, list[Kept]()
+        made = list[Kept]()
         lowers = base.layers
         try:
             for _ in range(count):
@@ -177,7 +190,7 @@ class States:
                     sandbox_id="",
                     parent=None,
                     created_at=time.time(),
-                    kind=engine.storage.snapshots,
+                    kind=self._home.storage.snapshots,
                     size=None,
                     template=base.template,
                     user=about.user,
@@ -189,18 +202,17 @@ class States:
                     hidden=True,
                     lease=ProcessId.mine(),
                 )
-                engine.snapshots.add(announced)
+                self._snapshots.add(announced)
                 made.insert(0, announced)
-                lowers = (engine.snapshots.layer(announced.id), *lowers)
+                lowers = (self._snapshots.layer(announced.id), *lowers)
         except BaseException:
-            engine.snapshots.release([kept.id for kept in made])
+            self._snapshots.release([kept.id for kept in made])
             raise
         return made
 
     def _unpack(self, archive: Archive, made: list[Kept], room: int, on_progress: Progress | None) -> None:
         """Fill the trees; they are snapshots from then on. Raises as `Archive.unpack` does."""
-        engine = self._engine
-        trees = [engine.snapshots.tree(kept.id) for kept in made]
+        trees = [self._snapshots.tree(kept.id) for kept in made]
         for tree in trees:
             self._make_tree(tree, room)
         try:
@@ -211,16 +223,16 @@ class States:
             raise QuotaExceeded(
                 f"the file holds more than the disk limit of {room} bytes", hint="ask for a larger disk"
             ) from error
-        if engine.storage.snapshots == "disk":
+        if self._home.storage.snapshots == "disk":
             flush(trees[0])  # accounts lag behind
         below = 0
         for kept, tree in zip(reversed(made), reversed(trees), strict=True):
-            size = engine.storage.used(tree)
-            engine.snapshots.add(dataclasses.replace(kept, size=size, inherited=below, ready=True))
+            size = self._home.storage.used(tree)
+            self._snapshots.add(dataclasses.replace(kept, size=size, inherited=below, ready=True))
             below += size or 0
 
     def _make_tree(self, tree: Path, room: int) -> None:
-        storage = self._engine.storage
+        storage = self._home.storage
         storage.create(tree, room if storage.default_limit() is not None else None)
         with typed_errors(storage.home):
             for name in ("u", "w"):

@@ -1,8 +1,8 @@
 """The templates of one SKERRY_HOME: layers in the pool, and a small file for each template that names its layers.
 
     SKERRY_HOME/templates/ID.json      a template: its layers, variables, scripts
-    SKERRY_HOME/templates/DIGEST.lock  held by who builds that layer
-    SKERRY_HOME/templates/lock         shared by who is about to refer to a template, exclusive for who removes
+    SKERRY_HOME/templates/DIGEST.lock  held by the process that builds that layer
+    SKERRY_HOME/templates/lock         shared to refer to a template, exclusive to remove one
     SKERRY_HOME/pool/layers/DIGEST     a layer: the writable tree of the sandbox that built it, moved by one rename
 
 A layer nobody names is removed by the next sweep, so a build that died leaves nothing.
@@ -21,15 +21,12 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from skerry.core import BuiltTemplate, Conflict, DiskFull, InvalidArgument, State, TemplateNotFound
 from skerry.providers.local.locks import FileLock
+from skerry.providers.local.sandbox.changes import Changes
 from skerry.providers.local.storage import bases
 from skerry.providers.local.storage.choose import remove_tree, typed_errors
-
-if TYPE_CHECKING:
-    from skerry.providers.local.engine import Engine
 
 _GONE = ".gone-"
 """Before the name of a layer that is being removed."""
@@ -38,37 +35,37 @@ _GONE = ".gone-"
 class Templates:
     """Blocking; safe from any number of threads and processes."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._store = engine.store
+    def __init__(self, changes: Changes) -> None:
+        self._changes = changes
+        self._store = changes.store
 
     # -- look
 
     def find(self, which: str) -> BuiltTemplate:
-        self._engine.prepare()
+        self._changes.home.prepare()
         return bases.find_template(self._store, which)
 
     def list(self) -> Sequence[BuiltTemplate]:
-        self._engine.prepare()
+        self._changes.home.prepare()
         shown = (info for info in bases.templates(self._store) if not info.superseded)
         return sorted(shown, key=lambda info: (info.name, -info.created_at))
 
     def has_layer(self, digest: str) -> bool:
-        self._engine.prepare()
-        return (self._engine.storage.layers / _checked(digest) / "u").is_dir()
+        self._changes.home.prepare()
+        return (self._changes.storage.layers / _checked(digest) / "u").is_dir()
 
     # -- locks
 
     @contextmanager
     def using(self) -> Iterator[None]:
-        """Nothing is removed while this is held: for who is about to write down that it needs a template."""
+        """Nothing is removed while this is held: for a caller about to write down that it needs a template."""
         lock = FileLock(self._store.templates / "lock", shared=True)
         with lock:
             yield
 
     def try_build(self, digest: str) -> FileLock | None:
         """The right to build a layer, until it is given to `end_build`; None while somebody else has it."""
-        self._engine.prepare()
+        self._changes.home.prepare()
         return self._try_lock(_checked(digest))
 
     def _try_lock(self, digest: str) -> FileLock | None:
@@ -90,13 +87,13 @@ class Templates:
 
     def commit(self, sandbox_id: str, digest: str, directory: str | None) -> None:
         """End a sandbox; its writable tree becomes the layer `digest`. Raises SandboxNotFound, Conflict, DiskFull."""
-        engine = self._engine
-        target = engine.storage.layers / _checked(digest)
-        with engine.changing(sandbox_id, "make a layer of", State.RUNNING) as (record, _):
-            record = engine.halt(record)
-            upper = engine.upper(sandbox_id)
+        changes = self._changes
+        target = changes.storage.layers / _checked(digest)
+        with changes.lock(sandbox_id, "make a layer of", State.RUNNING) as (record, _):
+            record = changes.halt(record)
+            upper = changes.upper(sandbox_id)
             try:
-                with typed_errors(engine.store.home):
+                with typed_errors(changes.store.home):
                     if directory is not None:
                         _keep_only(upper, directory)
                     _flush(upper)
@@ -107,11 +104,11 @@ class Templates:
                             raise
                         # Somebody else built the same: theirs is as good.
             finally:
-                engine.tear_down(record)
+                changes.tear_down(record)
 
     def add(self, info: BuiltTemplate) -> BuiltTemplate:
         """Raises Conflict, DiskFull."""
-        self._engine.prepare()
+        self._changes.home.prepare()
         with self.using():
             try:
                 known = bases.read_template(self._store, info.id)
@@ -122,7 +119,7 @@ class Templates:
             for digest in info.layers:
                 if not self.has_layer(digest):
                     raise Conflict(f"a layer of {info.name!r} was removed meanwhile", retryable=True)
-            size = self._engine.storage.used(self._engine.storage.layers / info.layers[0]) if info.layers else 0
+            size = self._changes.storage.used(self._changes.storage.layers / info.layers[0]) if info.layers else 0
             info = dataclasses.replace(info, created_at=time.time(), size=size, superseded=False)
             self._write(info)
         return info
@@ -132,7 +129,7 @@ class Templates:
 
     def remove(self, template_id: str, *, later: bool = False) -> None:
         """Raises TemplateNotFound, Conflict while something needs it; with `later` it goes when nothing does."""
-        self._engine.prepare()
+        self._changes.home.prepare()
         with FileLock(self._store.templates / "lock"):
             info = bases.read_template(self._store, template_id)
             needed = self._needed(info)
@@ -180,7 +177,7 @@ class Templates:
 
     def _remove_layer(self, digest: str) -> None:
         """Remove a layer that no template names, unless somebody builds it or a sandbox or a snapshot needs it."""
-        layers = self._engine.storage.layers
+        layers = self._changes.storage.layers
         if not digest.startswith(_GONE):
             lock = self._try_lock(digest)  # its builder has it until the template that names the layer is written
             if lock is None:
@@ -188,17 +185,17 @@ class Templates:
             try:
                 if self._user(bases.layer_path(digest)) is not None:
                     return
-                # Away as a whole first: who dies at removing it leaves no half of a layer for a builder to find.
+                # Away as a whole first: if the process dies at it, no builder finds half of a layer.
                 gone = f"{_GONE}{digest}-{secrets.token_hex(4)}"
                 (layers / digest).rename(layers / gone)
             finally:
                 self.end_build(digest, lock)
             digest = gone
-        self._engine.storage.remove(layers / digest)
+        self._changes.storage.remove(layers / digest)
 
     def _unnamed(self) -> set[str]:
         """The layers that no template names."""
-        there = set(os.listdir(self._engine.storage.layers))  # before the names are read: these are written later
+        there = set(os.listdir(self._changes.storage.layers))  # before the names are read: these are written later
         return there - {digest for info in bases.templates(self._store) for digest in info.layers}
 
     def _user(self, text: str) -> str | None:
@@ -249,7 +246,7 @@ def _keep_only(upper: Path, directory: str) -> None:
         source /= name
         # What the sandbox wrote may be a link to anywhere.
         if name in ("", ".", "..") or not source.exists() or not stat.S_ISDIR(source.lstat().st_mode):
-            raise Conflict(f"{directory} is no directory that the sandbox has written")
+            raise Conflict(f"{directory} is not a directory that the sandbox has written")
     source.rename(upper / "new")
     remove_tree(upper / "u")
     (upper / "new").rename(upper / "u")

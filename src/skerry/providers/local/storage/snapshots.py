@@ -5,8 +5,8 @@
 
 A record is there before its tree and goes with it, under the lock of all snapshots; the long work in between is done
 without that lock. So of a record that is not `ready` and whose maker is dead, and of a tree without a record, nothing
-is worth keeping. Whoever is about to begin with a snapshot holds a shared lock on its tree until his own record names
-it: nobody removes a tree that is locked or named.
+is worth keeping. A process that is about to begin with a snapshot holds a shared lock on its tree until a record names
+it: nobody removes a tree that is locked or named. `sandbox/capture.py` takes them.
 """
 
 from __future__ import annotations
@@ -20,27 +20,19 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from skerry.core import Conflict, Corrupted, DiskFull, NewerVersion, SnapshotNotFound, State
+from skerry.core import Conflict, Corrupted, DiskFull, NewerVersion, SnapshotNotFound
+from skerry.providers.local.home import Home
 from skerry.providers.local.host import ProcessId
-from skerry.providers.local.launch import agent_call
 from skerry.providers.local.locks import FileLock
-from skerry.providers.local.sandbox import last_words
+from skerry.providers.local.log import log_and_continue
 from skerry.providers.local.sandbox.record import Record
-from skerry.providers.local.sandbox.sweep import trying
-from skerry.providers.local.storage import host_layer, snapshot_record
+from skerry.providers.local.storage import snapshot_record
 from skerry.providers.local.storage.bases import Base
 from skerry.providers.local.storage.snapshot_record import Kept
-from skerry.wire import Env, EnvReply
-
-if TYPE_CHECKING:
-    from skerry.providers.local.engine import Engine
 
 MOST_LAYERS = 16
 """Snapshots one above the other under a sandbox: every one makes looking up a file slower."""
-ANSWER_TIMEOUT = 30.0
-"""How long an agent may take to tell its variables."""
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
 _LEAVING = "~"
 """What the name of a tree begins with that nobody may use any more."""
@@ -49,10 +41,9 @@ _LEAVING = "~"
 class Snapshots:
     """The snapshots of one SKERRY_HOME."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._directory = engine.store.snapshots
-        engine.recovery["snapshot"] = self._recover
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._directory = home.store.snapshots
 
     def _lock(self) -> FileLock:
         """Protects the records of all snapshots, and the going of trees."""
@@ -62,7 +53,7 @@ class Snapshots:
         return self._directory / f"{snapshot_id}.json"
 
     def tree(self, snapshot_id: str) -> Path:
-        return self._engine.storage.kept / snapshot_id
+        return self._home.storage.kept / snapshot_id
 
     def layer(self, snapshot_id: str) -> str:
         """Its files as a layer, relative to SKERRY_HOME."""
@@ -70,48 +61,7 @@ class Snapshots:
 
     # -- make
 
-    def create(self, sandbox_id: str, *, name: str | None, description: str, hidden: bool) -> Kept:
-        """Keep what a sandbox has now; one that runs stands still meanwhile. A hidden one is leased to this process.
-
-        Raises SandboxNotFound, Conflict, DiskFull.
-        """
-        engine = self._engine
-        allowed = (State.RUNNING, State.PAUSED, State.STOPPED, State.FAILED, State.ARCHIVED)
-        with engine.changing(sandbox_id, "snapshot", *allowed) as (record, _):
-            if record.state is State.ARCHIVED:
-                raise Conflict(f"cannot snapshot sandbox {sandbox_id}: it is archived", hint="start it first")
-            env = self.environment(record)
-            made = self._announce(record, env, name, description, hidden)
-            try:
-                engine.begin(record, "snapshot", taken=made.id)
-                self._copy(record, made)
-                made = self._complete(made)
-            except BaseException:
-                self._discard(made.id)
-                engine.save(record)
-                raise
-            if hidden:
-                engine.save(record)
-            else:
-                engine.save(dataclasses.replace(record, snapshot=made.id), ("snapshot_created", made.created_at))
-        return made
-
-    def environment(self, record: Record) -> dict[str, str]:
-        """The variables without the secrets: of one that runs those in force, else those it stopped or paused with.
-
-        Raises ConnectionLost, Corrupted.
-        """
-        if record.state is State.RUNNING:
-            path, token = self._engine.socket(record.id), bytes.fromhex(record.token)
-            reply = agent_call.request(path, token, Env(), EnvReply, timeout=ANSWER_TIMEOUT)
-            pairs = (item.decode("utf-8", "surrogateescape").partition("=") for item in reply.env)
-            ours = {**last_words.AGENTS_OWN, **host_layer.environment()}
-            found = {name: value for name, _, value in pairs if ours.get(name) != value}
-        else:
-            found = record.env if record.env is not None else {**record.base_env, **record.spec.env}
-        return {name: value for name, value in found.items() if name not in record.spec.secrets}
-
-    def _announce(self, record: Record, env: dict[str, str], name: str | None, description: str, hidden: bool) -> Kept:
+    def announce(self, record: Record, env: dict[str, str], name: str | None, description: str, hidden: bool) -> Kept:
         """The record of a snapshot that is about to be made: it has the name from now on. Raises Conflict, DiskFull."""
         with self._lock():
             if name is not None and any(other.name == name for other in self._all()):
@@ -123,7 +73,7 @@ class Snapshots:
                 sandbox_id=record.id,
                 parent=self._visible(record.snapshot),
                 created_at=time.time(),
-                kind=self._engine.storage.snapshots,
+                kind=self._home.storage.snapshots,
                 size=None,
                 template=record.spec.template,
                 user=record.user,
@@ -140,26 +90,11 @@ class Snapshots:
             self._write(announced)
         return announced
 
-    def _copy(self, record: Record, made: Kept) -> None:
-        """Raises DiskFull, OSError, SandboxFailed where it has just ended."""
-        engine = self._engine
-        running = record.state is State.RUNNING
-        try:
-            if running:
-                with last_words.noticed(record.id):
-                    dirty = engine.cgroups.dirty(record.id)
-                engine.storage.settle(dirty)  # before it, not while, everything stands still
-                with last_words.noticed(record.id):
-                    engine.cgroups.freeze(record.id)
-            engine.storage.copy(engine.upper(record.id), self.tree(made.id), read_only=True)
-        finally:
-            if running:
-                engine.cgroups.thaw(record.id)
-
-    def _complete(self, made: Kept) -> Kept:
-        size = self._engine.storage.used(self.tree(made.id))
+    def complete(self, made: Kept) -> Kept:
+        """Note that the tree of one that was announced is there."""
+        size = self._home.storage.used(self.tree(made.id))
         with self._lock():
-            # Read again: meanwhile its parent may have been deleted.
+            # Read again: its parent may have been deleted since.
             now = snapshot_record.read(self._path(made.id))
             made = dataclasses.replace(now, size=size, ready=True, lease=now.lease if now.hidden else None)
             self._write(made)
@@ -173,23 +108,18 @@ class Snapshots:
                 raise DiskFull(f"no room for the record of snapshot {record.id}", errno=error.errno) from error
             raise
 
-    def _discard(self, snapshot_id: str) -> None:
+    def discard(self, snapshot_id: str) -> None:
         """Remove one that was never complete."""
         self._remove_tree(self.tree(snapshot_id))
         with self._lock():
             self._path(snapshot_id).unlink(missing_ok=True)
 
-    def _recover(self, record: Record) -> Record:
-        """Somebody died while he made a snapshot of this sandbox: let it go on."""
-        if record.state is State.RUNNING:
-            self._engine.cgroups.thaw(record.id)
+    def recorded(self, snapshot_id: str) -> Kept | None:
+        """The record, complete or not; None where there is none that can be read."""
         try:
-            made = snapshot_record.read(self._path(record.pending_data["taken"]))
+            return snapshot_record.read(self._path(snapshot_id))
         except (FileNotFoundError, Corrupted, NewerVersion):
-            return record
-        if made.ready and not made.hidden:
-            return dataclasses.replace(record, snapshot=made.id)
-        return record
+            return None
 
     def add(self, made: Kept) -> None:
         """Note a hidden one whose tree somebody else fills, or that it is filled now. Raises DiskFull."""
@@ -200,14 +130,13 @@ class Snapshots:
         """This process uses these hidden ones no longer: what is not complete, and what nothing needs, goes."""
         for snapshot_id in snapshot_ids:
             with self._lock():
-                try:
-                    record = snapshot_record.read(self._path(snapshot_id))
-                except (FileNotFoundError, Corrupted, NewerVersion):
+                record = self.recorded(snapshot_id)
+                if record is None:
                     continue
                 if record.ready:
                     self._write(dataclasses.replace(record, lease=None))
             if not record.ready:
-                self._discard(snapshot_id)
+                self.discard(snapshot_id)
         self.let_go(snapshot_ids)
 
     # -- look
@@ -222,7 +151,7 @@ class Snapshots:
 
     def list(self, sandbox_id: str | None = None) -> Sequence[Kept]:
         """Newest first."""
-        self._engine.prepare()
+        self._home.prepare()
         found = [
             record
             for record in self._all()
@@ -232,7 +161,7 @@ class Snapshots:
 
     def find(self, id_or_name: str) -> Kept:
         """Raises SnapshotNotFound, Corrupted."""
-        self._engine.prepare()
+        self._home.prepare()
         if not id_or_name.startswith("sn-"):
             for record in self._all():
                 if record.name == id_or_name and record.ready and not record.hidden:
@@ -258,9 +187,8 @@ class Snapshots:
     def _visible(self, snapshot_id: str | None) -> str | None:
         """The snapshot, or the nearest before it that is not deleted."""
         while snapshot_id is not None:
-            try:
-                record = snapshot_record.read(self._path(snapshot_id))
-            except (FileNotFoundError, Corrupted, NewerVersion):
+            record = self.recorded(snapshot_id)
+            if record is None:
                 return None
             if not record.hidden:
                 return snapshot_id
@@ -271,7 +199,7 @@ class Snapshots:
 
     @contextmanager
     def held(self, snapshot_id: str, *, deleted: bool = False) -> Iterator[Kept]:
-        """A snapshot that nobody removes meanwhile, `deleted` also one that is hidden.
+        """A snapshot that nobody removes in the block, `deleted` also one that is hidden.
 
         Raises SnapshotNotFound, Corrupted.
         """
@@ -318,7 +246,7 @@ class Snapshots:
 
         Raises SnapshotNotFound.
         """
-        self._engine.prepare()
+        self._home.prepare()
         if not _is_id(snapshot_id):
             raise _not_found(snapshot_id)
         with self._lock():
@@ -363,7 +291,7 @@ class Snapshots:
                     leaving.append(tree)
                     waiting += snapshots_in(record.lowers) if record else ()
         for tree in leaving:
-            with trying(f"the files of snapshot {tree.name.lstrip(_LEAVING)}"):
+            with log_and_continue(f"the files of snapshot {tree.name.lstrip(_LEAVING)}"):
                 self._remove_tree(tree)
 
     def _take_away(self, snapshot_id: str, record: Kept | None) -> Path | None:
@@ -401,7 +329,7 @@ class Snapshots:
         """Whether a sandbox or a snapshot needs its tree, and whether one names it, damaged records included."""
         layer, target, name = f"/{snapshot_id}".encode(), f'"target": "{snapshot_id}"'.encode(), snapshot_id.encode()
         named = False
-        paths = [self._engine.store.directory(sandbox_id) / "record.json" for sandbox_id in self._engine.store.ids()]
+        paths = [self._home.store.directory(sandbox_id) / "record.json" for sandbox_id in self._home.store.ids()]
         for path in (*paths, *self._directory.glob("sn-*.json")):
             try:
                 data = path.read_bytes()
@@ -414,7 +342,7 @@ class Snapshots:
 
     def _remove_tree(self, tree: Path) -> None:
         try:
-            self._engine.storage.remove(tree)
+            self._home.storage.remove(tree)
         except FileNotFoundError:
             pass  # by somebody else at the same time
 
@@ -428,16 +356,16 @@ class Snapshots:
                 path.unlink(missing_ok=True)  # written under the lock only
             unfinished = [record.id for record in self._all() if not record.ready and not record.leased]
             for snapshot_id in unfinished:
-                with trying(f"what was made of snapshot {snapshot_id}"):
+                with log_and_continue(f"what was made of snapshot {snapshot_id}"):
                     self._remove_tree(self.tree(snapshot_id))
                     self._path(snapshot_id).unlink(missing_ok=True)
         finally:
             lock.release()
-        for tree in self._engine.storage.kept.glob(f"{_LEAVING}sn-*"):
-            with trying(f"the files of snapshot {tree.name.lstrip(_LEAVING)}"):
+        for tree in self._home.storage.kept.glob(f"{_LEAVING}sn-*"):
+            with log_and_continue(f"the files of snapshot {tree.name.lstrip(_LEAVING)}"):
                 self._remove_tree(tree)
         known = {path.stem for path in self._directory.glob("sn-*.json")}
-        stray = [tree.name for tree in self._engine.storage.kept.glob("sn-*") if tree.name not in known]
+        stray = [tree.name for tree in self._home.storage.kept.glob("sn-*") if tree.name not in known]
         hidden = [record.id for record in self._all() if record.hidden and not record.leased]
         if stray or hidden:
             self.let_go([*stray, *hidden])

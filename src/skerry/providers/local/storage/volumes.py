@@ -17,10 +17,9 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from skerry.core import (
     NAME,
@@ -39,15 +38,13 @@ from skerry.core import (
     check_volume_name,
     replace_file,
 )
+from skerry.providers.local.home import Home
 from skerry.providers.local.launch.launch import Mount
 from skerry.providers.local.locks import FileLock
+from skerry.providers.local.log import log_and_continue
 from skerry.providers.local.sandbox.record import Record
-from skerry.providers.local.sandbox.sweep import trying
 from skerry.providers.local.storage import host_layer
 from skerry.providers.local.storage.choose import typed_errors
-
-if TYPE_CHECKING:
-    from skerry.providers.local.engine import Engine
 
 USER = 1000
 """Who a new volume, and a directory made for a subpath, belongs to in every sandbox."""
@@ -68,10 +65,12 @@ class Volume:
 class Volumes:
     """The volumes of one SKERRY_HOME."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._store = engine.store
-        self._records = engine.store.volumes
+    def __init__(self, home: Home, *, settle: Callable[[str], object]) -> None:
+        """`settle` removes a sandbox whose end has come."""
+        self._home = home
+        self._store = home.store
+        self._records = home.store.volumes
+        self._settle = settle
 
     def _lock(self) -> FileLock:
         return FileLock(self._records / "lock")
@@ -80,8 +79,8 @@ class Volumes:
 
     def create(self, name: str, *, size: int | None, temporary: bool) -> VolumeInfo:
         check_volume_name(name)
-        self._engine.prepare()
-        storage = self._engine.storage
+        self._home.prepare()
+        storage = self._home.storage
         if size is not None:
             storage.require_limits("size")
         volume = Volume(name=name, created_at=time.time(), size=size, temporary=temporary)
@@ -103,11 +102,11 @@ class Volumes:
         return self._info(volume, ())
 
     def get(self, name: str) -> VolumeInfo:
-        self._engine.prepare()
+        self._home.prepare()
         return self._info(self._read(name), self._users().get(name, ()))
 
     def list(self) -> Sequence[VolumeInfo]:
-        self._engine.prepare()
+        self._home.prepare()
         users = self._users()
         found = []
         for name in sorted(self._names()):
@@ -118,9 +117,9 @@ class Volumes:
         return found
 
     def delete(self, name: str) -> None:
-        self._engine.prepare()
+        self._home.prepare()
         for sandbox_id in self._users().get(name, ()):
-            self._engine.settle(sandbox_id)  # one whose end has come does not count
+            self._settle(sandbox_id)  # one whose end has come does not count
         with self._lock():
             if not NAME.fullmatch(name) or not self._record(name).exists():  # a damaged one can be deleted too
                 raise _not_found(name)
@@ -129,8 +128,8 @@ class Volumes:
                     f"the volume {name!r} is in use by {', '.join(users)}", hint="destroy those sandboxes first"
                 )
             gone = self._take_away(name)
-        with trying(f"the files of volume {name!r}"):
-            self._engine.storage.remove(gone)
+        with log_and_continue(f"the files of volume {name!r}"):
+            self._home.storage.remove(gone)
 
     # -- for sandboxes
 
@@ -148,7 +147,7 @@ class Volumes:
         if not record.spec.volumes:
             return ()
         self.check(record.spec, host=record.host)
-        trees = self._engine.storage.volumes
+        trees = self._home.storage.volumes
         names = sorted({mount.name for mount in record.spec.volumes})
         with typed_errors(self._store.home):
             with self._lock():
@@ -179,7 +178,7 @@ class Volumes:
 
     def sweep(self) -> None:
         """Remove temporary volumes whose last sandbox is gone, and what a crash has left."""
-        trees = self._engine.storage.volumes
+        trees = self._home.storage.volumes
         with self._lock():
             for path in self._records.glob("*.new"):
                 path.unlink(missing_ok=True)
@@ -193,8 +192,8 @@ class Volumes:
                 if not users.get(name):
                     self._take_away(name)
         for path in trees.glob(".gone-*"):
-            with trying(f"the files of a volume, {path},"):
-                self._engine.storage.remove(path)
+            with log_and_continue(f"the files of a volume, {path},"):
+                self._home.storage.remove(path)
 
     def _goes_with_its_sandboxes(self, name: str) -> bool:
         try:
@@ -227,13 +226,13 @@ class Volumes:
         except (ValueError, TypeError) as error:
             raise Corrupted(
                 f"the record of volume {name!r} is damaged ({error})",
-                hint=f"its files are in {self._engine.storage.volumes / name}; `skerry volume rm {name}` removes it",
+                hint=f"its files are in {self._home.storage.volumes / name}; `skerry volume rm {name}` removes it",
             ) from error
 
     def _take_away(self, name: str) -> Path:
         """Let a volume vanish at once; its files, which may be many, are then for the caller to remove."""
         self._record(name).unlink(missing_ok=True)
-        tree = self._engine.storage.volumes / name
+        tree = self._home.storage.volumes / name
         gone = tree.with_name(f".gone-{secrets.token_hex(8)}")
         if tree.exists():
             tree.rename(gone)
@@ -256,7 +255,7 @@ class Volumes:
         return names
 
     def _info(self, volume: Volume, users: tuple[str, ...]) -> VolumeInfo:
-        storage = self._engine.storage
+        storage = self._home.storage
         return VolumeInfo(
             name=volume.name,
             created_at=volume.created_at,
