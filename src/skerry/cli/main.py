@@ -1,52 +1,88 @@
-"""The program: its commands, and how wrong usage is told. Whatever is slow to import is imported by the commands."""
+"""The program: its commands, and how wrong usage is told. It imports the module of the command asked for, no other."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from typing import Annotated
+from collections.abc import Callable, Container
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.main import get_command_name
-from typer.models import CommandInfo
 
-from skerry.cli.commands import (
-    accounts,
-    bench,
-    conformance,
-    cp,
-    doctor,
-    edit,
-    export,
-    files,
-    inspect,
-    lifecycle,
-    logs,
-    ports,
-    run,
-    sandboxes,
-    server,
-    shell,
-    snapshots,
-    storage,
-    templates,
-    volumes,
-    watch,
-)
-from skerry.cli.completion import scripts
-from skerry.cli.help import Grouped, help_
+from skerry.cli.completion import ASK
+from skerry.cli.help import Grouped
 from skerry.cli.options import Format
-from skerry.cli.terminal.output import print_error
 
-app = typer.Typer(
-    name="skerry",
-    cls=Grouped,
-    add_completion=False,  # `skerry completion` knows remote paths
-    help="Run code in isolated sandboxes.\n\n\b\nExample:\n  skerry run -- python3 -c 'print(6 * 7)'",
-    rich_markup_mode=None,  # rich costs more time to load than a sandbox to make
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+COMMANDS = {
+    "create": ("Sandboxes", "skerry.cli.commands.sandboxes", "create"),
+    "ps": ("Sandboxes", "skerry.cli.commands.sandboxes", "ps"),
+    "info": ("Sandboxes", "skerry.cli.commands.sandboxes", "info"),
+    "rm": ("Sandboxes", "skerry.cli.commands.sandboxes", "rm"),
+    "stop": ("Lifecycle", "skerry.cli.commands.lifecycle", "stop"),
+    "start": ("Lifecycle", "skerry.cli.commands.lifecycle", "start"),
+    "restart": ("Lifecycle", "skerry.cli.commands.lifecycle", "restart"),
+    "pause": ("Lifecycle", "skerry.cli.commands.lifecycle", "pause"),
+    "resume": ("Lifecycle", "skerry.cli.commands.lifecycle", "resume"),
+    "recover": ("Lifecycle", "skerry.cli.commands.lifecycle", "recover"),
+    "reset": ("Lifecycle", "skerry.cli.commands.lifecycle", "reset"),
+    "run": ("Running", "skerry.cli.commands.run", "run"),
+    "exec": ("Running", "skerry.cli.commands.run", "exec_"),
+    "sh": ("Running", "skerry.cli.commands.shell", "shell"),
+    "attach": ("Running", "skerry.cli.commands.shell", "attach"),
+    "logs": ("Running", "skerry.cli.commands.logs", "logs"),
+    "kill": ("Running", "skerry.cli.commands.run", "kill"),
+    "ls": ("Files", "skerry.cli.commands.files", "list_"),
+    "cat": ("Files", "skerry.cli.commands.files", "cat"),
+    "cp": ("Files", "skerry.cli.commands.cp", "cp"),
+    "edit": ("Files", "skerry.cli.commands.edit", "edit"),
+    "watch": ("Files", "skerry.cli.commands.watch", "watch"),
+    "clone": ("Keeping", "skerry.cli.commands.snapshots", "clone"),
+    "fork": ("Keeping", "skerry.cli.commands.snapshots", "fork"),
+    "export": ("Keeping", "skerry.cli.commands.export", "export"),
+    "import": ("Keeping", "skerry.cli.commands.export", "import_"),
+    "archive": ("Keeping", "skerry.cli.commands.export", "archive"),
+    "port": ("Network", "skerry.cli.commands.ports", "port"),
+    "usage": ("Looking", "skerry.cli.commands.inspect", "usage"),
+    "events": ("Looking", "skerry.cli.commands.inspect", "events"),
+    "up": ("Server", "skerry.cli.commands.server", "up"),
+    "status": ("Server", "skerry.cli.commands.server", "status"),
+    "down": ("Server", "skerry.cli.commands.server", "down"),
+    "backup": ("Server", "skerry.cli.commands.server", "backup"),
+    "login": ("Server", "skerry.cli.commands.accounts", "login"),
+    "logout": ("Server", "skerry.cli.commands.accounts", "logout"),
+    "whoami": ("Server", "skerry.cli.commands.accounts", "whoami"),
+    "gc": ("Machine", "skerry.cli.commands.sandboxes", "gc"),
+    "doctor": ("Machine", "skerry.cli.commands.doctor", "doctor"),
+    "bench": ("Machine", "skerry.cli.commands.bench", "bench"),
+    "conformance": ("Machine", "skerry.cli.commands.conformance", "conformance"),
+    "completion": ("Machine", "skerry.cli.completion.scripts", "completion"),
+    "help": ("Machine", "skerry.cli.help", "help_"),
+}
+"""For each command its heading in the help, its module and its function."""
+GROUPS = {
+    "snapshot": ("Keeping", "skerry.cli.commands.snapshots", "app"),
+    "template": ("Keeping", "skerry.cli.commands.templates", "app"),
+    "volume": ("Keeping", "skerry.cli.commands.volumes", "app"),
+    "config": ("Server", "skerry.cli.commands.server", "config"),
+    "user": ("Server", "skerry.cli.commands.accounts", "users"),
+    "key": ("Server", "skerry.cli.commands.accounts", "keys"),
+    "project": ("Server", "skerry.cli.commands.accounts", "projects"),
+    "storage": ("Machine", "skerry.cli.commands.storage", "app"),
+}
+"""For each group of commands its heading in the help, its module, and its object there."""
+_COMMAND_LAST = ("run", "exec", "sh")
+"""What follows the first word of these belongs to the command that they run."""
+
+if TYPE_CHECKING:
+    app: typer.Typer
+    """All commands, made when it is first used."""
+
+
+def __getattr__(name: str) -> typer.Typer:
+    if name != "app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()["app"] = made = build()
+    return made
 
 
 def _print_version(wanted: bool) -> None:
@@ -57,7 +93,6 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def skerry(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
@@ -66,60 +101,44 @@ def skerry(
     pass
 
 
-_SEES_ALL = ("help", "completion")
-_COMMAND_LAST = {"allow_interspersed_args": False}  # what follows the first word belongs to the command run
+def build(only: Container[str] | None = None, *, outlined: bool = False) -> typer.Typer:
+    """The program with all commands, or only some: to make all of them takes longer than most of them do.
 
-app.command(rich_help_panel="Sandboxes")(sandboxes.create)
-app.command(rich_help_panel="Sandboxes")(sandboxes.ps)
-app.command(rich_help_panel="Sandboxes")(sandboxes.info)
-app.command(rich_help_panel="Sandboxes")(sandboxes.rm)
-app.command(rich_help_panel="Lifecycle")(lifecycle.stop)
-app.command(rich_help_panel="Lifecycle")(lifecycle.start)
-app.command(rich_help_panel="Lifecycle")(lifecycle.restart)
-app.command(rich_help_panel="Lifecycle")(lifecycle.pause)
-app.command(rich_help_panel="Lifecycle")(lifecycle.resume)
-app.command(rich_help_panel="Lifecycle")(lifecycle.recover)
-app.command(rich_help_panel="Lifecycle")(lifecycle.reset)
-app.command(rich_help_panel="Running", context_settings=_COMMAND_LAST)(run.run)
-app.command("exec", rich_help_panel="Running", context_settings=_COMMAND_LAST)(run.exec_)
-app.command("sh", rich_help_panel="Running", context_settings=_COMMAND_LAST)(shell.shell)
-app.command(rich_help_panel="Running")(shell.attach)
-app.command(rich_help_panel="Running")(logs.logs)
-app.command(rich_help_panel="Running")(run.kill)
-app.command("ls", rich_help_panel="Files")(files.list_)
-app.command(rich_help_panel="Files")(files.cat)
-app.command(rich_help_panel="Files")(cp.cp)
-app.command(rich_help_panel="Files")(edit.edit)
-app.command(rich_help_panel="Files")(watch.watch)
-app.add_typer(snapshots.app, name="snapshot", rich_help_panel="Keeping")
-app.command(rich_help_panel="Keeping")(snapshots.clone)
-app.command(rich_help_panel="Keeping")(snapshots.fork)
-app.command(rich_help_panel="Keeping")(export.export)
-app.command("import", rich_help_panel="Keeping")(export.import_)
-app.command(rich_help_panel="Keeping")(export.archive)
-app.add_typer(templates.app, name="template", rich_help_panel="Keeping")
-app.add_typer(volumes.app, name="volume", rich_help_panel="Keeping")
-app.command(rich_help_panel="Network")(ports.port)
-app.command(rich_help_panel="Looking")(inspect.usage)
-app.command(rich_help_panel="Looking")(inspect.events)
-app.command(rich_help_panel="Server")(server.up)
-app.command(rich_help_panel="Server")(server.status)
-app.command(rich_help_panel="Server")(server.down)
-app.command(rich_help_panel="Server")(server.backup)
-app.add_typer(server.config, name="config", rich_help_panel="Server")
-app.command(rich_help_panel="Server")(accounts.login)
-app.command(rich_help_panel="Server")(accounts.logout)
-app.command(rich_help_panel="Server")(accounts.whoami)
-app.add_typer(accounts.users, name="user", rich_help_panel="Server")
-app.add_typer(accounts.keys, name="key", rich_help_panel="Server")
-app.add_typer(accounts.projects, name="project", rich_help_panel="Server")
-app.add_typer(storage.app, name="storage", rich_help_panel="Machine")
-app.command(rich_help_panel="Machine")(sandboxes.gc)
-app.command(rich_help_panel="Machine")(doctor.doctor)
-app.command(rich_help_panel="Machine")(bench.bench)
-app.command(rich_help_panel="Machine")(conformance.conformance)
-app.command(rich_help_panel="Machine")(scripts.completion)
-app.command("help", rich_help_panel="Machine")(help_)
+    `outlined`: with their names and what they say of themselves, for the help of the program as a whole.
+    """
+    program = typer.Typer(
+        name="skerry",
+        cls=Grouped,
+        add_completion=False,  # `skerry completion` knows remote paths
+        help="Run code in isolated sandboxes.\n\n\b\nExample:\n  skerry run -- python3 -c 'print(6 * 7)'",
+        rich_markup_mode=None,  # rich costs more time to load than a sandbox to make
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    program.callback()(skerry)
+    for name, (heading, module, function) in COMMANDS.items():
+        if only is None or name in only:
+            command = getattr(import_module(module), function)
+            settings: dict[str, Any] = {"allow_interspersed_args": name not in _COMMAND_LAST}
+            program.command(name, rich_help_panel=heading, context_settings=settings)(
+                _outline(command.__doc__) if outlined else command
+            )
+    for name, (heading, module, attribute) in GROUPS.items():
+        if only is None or name in only:
+            group = getattr(import_module(module), attribute)
+            shown = typer.Typer(help=group.info.help) if outlined else group
+            program.add_typer(shown, name=name, rich_help_panel=heading)
+            if outlined:
+                shown.command("help")(_outline(None))  # a group without a command cannot be made
+    return program
+
+
+def _outline(text: str | None) -> Callable[[], None]:
+    def command() -> None:
+        pass
+
+    command.__doc__ = text
+    return command
 
 
 def _format(arguments: list[str]) -> Format:
@@ -129,28 +148,28 @@ def _format(arguments: list[str]) -> Format:
     return Format.JSON if asked else Format.TEXT
 
 
-def _narrow(word: str) -> None:
-    """Leave only what is asked for: to make all commands takes longer than most of them do."""
-    commands = [info for info in app.registered_commands if info.callback and _name(info, info.callback) == word]
-    groups = [info for info in app.registered_groups if info.name == word]
-    if (commands or groups) and word not in _SEES_ALL:
-        app.registered_commands, app.registered_groups = commands, groups
-
-
-def _name(info: CommandInfo, callback: Callable[..., object]) -> str:
-    return info.name or get_command_name(callback.__name__)
+def _program(arguments: list[str]) -> typer.Typer:
+    """As much of the program as this command line needs."""
+    word = arguments[0] if arguments else "--help"
+    if word in ("--help", "-h"):
+        return build(outlined=True)
+    asked = word in COMMANDS or word in GROUPS
+    return build((word,) if asked and word not in ("help", "completion") else None)
 
 
 def main() -> None:
     """Runs the command line of this process and exits: 2 for wrong usage."""
     arguments = sys.argv[1:]
-    if arguments[:1] == [scripts.ASK]:
-        scripts.answer(app, arguments[1:])
+    if arguments[:1] == [ASK]:
+        from skerry.cli.completion import scripts
+
+        scripts.answer(build(), arguments[1:])
         return
-    _narrow(arguments[0] if arguments else "")
     try:
-        app(arguments or ["--help"], prog_name="skerry", standalone_mode=False)
+        _program(arguments)(arguments or ["--help"], prog_name="skerry", standalone_mode=False)
     except typer.TyperException as error:
+        from skerry.cli.terminal.output import print_error
+
         context = getattr(error, "ctx", None)
         path = context.command_path if context else "skerry"
         message = error.format_message().rstrip(".")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import httpx2
@@ -208,4 +208,6 @@ async def test_a_search_yields_to_everything_else(apart: Separate, eve: httpx2.A
         await until(is_searching)
         fields = Path(searchers[0], "stat").read_text().rpartition(")")[2].split()
         assert int(fields[16]) == 10
-        assert (await searching).json()["code"] == "TIMEOUT"
+        searching.cancel()
+        with suppress(asyncio.CancelledError):
+            await searching

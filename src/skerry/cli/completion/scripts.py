@@ -14,8 +14,6 @@ import typer
 
 from skerry.cli.terminal.output import note, printable
 
-ASK = "__complete"
-"""The first argument with which the scripts call this program."""
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
