@@ -6,13 +6,14 @@ import os
 from pathlib import Path
 
 
-def replace_file(path: Path, data: bytes, *, flush: bool) -> None:
-    """A reader sees the old content or the new one, whoever dies at it; `flush`: also when the machine does.
+def replace_file(path: Path, data: bytes, *, flush: bool, mode: int = 0o600, several: bool = False) -> None:
+    """A reader sees the old content or the new one, even if this process dies; `flush`: also if the machine does.
 
-    Nobody else may write `path` meanwhile. Raises OSError; the old content stays then.
+    `several` processes may write `path` at the same time: the last one wins. Otherwise the caller holds a lock.
+    Raises OSError; the old content stays then.
     """
-    temporary = path.with_suffix(".new")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}") if several else path.with_suffix(".new")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
     try:
         try:
             written = os.write(fd, data)

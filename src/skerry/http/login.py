@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import secrets
 import stat
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from skerry.core import InvalidArgument, Unauthenticated, dump_json, from_plain, load_json, login_file
+from skerry.core import InvalidArgument, Unauthenticated, dump_json, from_plain, load_json, login_file, replace_file
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,17 +52,7 @@ def save_login(login: Login, path: Path | None = None) -> Path:
     """Store it for later commands; readable by its owner alone. Returns where."""
     path = path or login_file()
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    fd = os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-    try:
-        with open(fd, "wb") as file:
-            file.write(dump_json(login))
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(beside, path)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
+    replace_file(path, dump_json(login), flush=True, several=True)
     return path
 
 

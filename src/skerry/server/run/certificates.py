@@ -19,8 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from skerry.core import Corrupted, InvalidArgument, SkerryError
-from skerry.server.run.files import write_whole
+from skerry.core import Corrupted, InvalidArgument, SkerryError, replace_file
 
 log = logging.getLogger("skerry.server")
 
@@ -56,7 +55,7 @@ def local_certificates(directory: Path, names: frozenset[str]) -> Certificates:
         cert = _leaf(wanted, key, ca_cert, ca_key)
         _write_key(key_path, key)
         chain = cert.public_bytes(serialization.Encoding.PEM) + ca_cert.public_bytes(serialization.Encoding.PEM)
-        write_whole(cert_path, chain, mode=0o644)
+        replace_file(cert_path, chain, flush=True, mode=0o644, several=True)
     fingerprint = ca_cert.fingerprint(hashes.SHA256()).hex(":").upper()
     return Certificates(cert_path, key_path, directory / "ca.pem", fingerprint)
 
@@ -82,7 +81,7 @@ def _authority(directory: Path) -> tuple[x509.Certificate, ec.EllipticCurvePriva
         .sign(key, hashes.SHA256())
     )
     _write_key(key_path, key)
-    write_whole(cert_path, cert.public_bytes(serialization.Encoding.PEM), mode=0o644)
+    replace_file(cert_path, cert.public_bytes(serialization.Encoding.PEM), flush=True, mode=0o644, several=True)
     return cert, key
 
 
@@ -167,7 +166,7 @@ def _general(name: str) -> x509.GeneralName:
 def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
     plain = serialization.NoEncryption()
     text = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
-    write_whole(path, text)
+    replace_file(path, text, flush=True, several=True)
 
 
 def _now() -> datetime.datetime:

@@ -18,8 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TextIO
 
-from skerry.core import Conflict
-from skerry.server.run.files import write_whole
+from skerry.core import Conflict, replace_file
 
 ADMIN = "admin"
 """The first user's name."""
@@ -68,7 +67,7 @@ def _had(lock: TextIO) -> bool:
 def announce(directory: Path, url: str, ca_file: str | None) -> None:
     """Say which process is the server, and where it is once it answers."""
     instance = Instance(pid=os.getpid(), url=url, started_at=time.time(), ca_file=ca_file)
-    write_whole(directory / "run.json", json.dumps(asdict(instance)).encode())
+    replace_file(directory / "run.json", json.dumps(asdict(instance)).encode(), flush=True, several=True)
 
 
 def read(directory: Path) -> Instance | None:

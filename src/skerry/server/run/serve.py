@@ -24,14 +24,13 @@ from pathlib import Path
 import uvicorn
 from fastapi import FastAPI
 
-from skerry.core import InvalidArgument, ProviderUnavailable
+from skerry.core import InvalidArgument, ProviderUnavailable, replace_file
 from skerry.server.access.secrets import digest
 from skerry.server.app import build_app
 from skerry.server.context import Context
 from skerry.server.jobs.jobs import go_on
 from skerry.server.run import instance
 from skerry.server.run.certificates import Certificates, check_pair, follow, local_certificates
-from skerry.server.run.files import write_whole
 from skerry.server.run.uvicorn_protocol import bounded_protocol
 from skerry.server.settings import Settings
 from skerry.server.store import User
@@ -240,7 +239,7 @@ async def first_admin(context: Context) -> User:
     key = None if stored is None else store.keys.check(stored)
     if key is None or key.user_id not in {user.id for user in found}:
         _, text = await store.keys.add(first.id, f"this machine, {time.strftime('%Y-%m-%d')}")
-        write_whole(directory / "admin.key", f"{text}\n".encode())
+        replace_file(directory / "admin.key", f"{text}\n".encode(), flush=True, several=True)
     return first
 
 
