@@ -114,6 +114,7 @@ conformance: ## run the conformance suite on all providers and write its page
 bench: setup ## measure; DOCKER=1 adds Docker in the same run
 	$(PYTHON) bench/run.py $(if $(DOCKER),--docker)
 	$(PYTHON) bench/server.py
+	$(PYTHON) bench/program.py
 
 .PHONY: soak
 soak: ## the long counts, about 40 minutes: kills, lost connections, trees of 50,000 files, clients of a server, fuzzing
