@@ -162,7 +162,7 @@ class Generator:
 
     def public(self, name: str) -> bool:
         return name in DUNDERS or (
-            not name.startswith("_") and name not in ("input_stream", "is_attached", "let_go", "serves")
+            not name.startswith("_") and name not in ("input_stream", "is_attached", "let_go", "passive", "serves")
         )
 
     def docstring(self, node: ast.ClassDef | Function, indent: str, note: str) -> list[str]:

@@ -31,7 +31,7 @@ from skerry.sdk.commands.exec_stream import AsyncExecStream
 from skerry.sdk.commands.execute import execute, execute_on_terminal
 from skerry.sdk.commands.output import OUTPUT_LIMIT
 from skerry.sdk.commands.request import BytesCallback, Command, CommandOptions, ExecOptions, Stdin, TextCallback, build
-from skerry.sdk.connection.link import Link
+from skerry.sdk.connection.link import Link, PassiveLink
 from skerry.sdk.create import CreateOptions, make_sandbox
 from skerry.sdk.events import EventCallback, EventLog, EventType
 from skerry.sdk.files.files import AsyncFiles
@@ -99,13 +99,17 @@ class AsyncSandbox(StateVerbs):
         *,
         auto_start: bool = True,
         owned: bool = False,
+        passive_of: AsyncSandbox | None = None,
     ) -> None:
-        """`owned`: it was made for this object, so that `async with` destroys it."""
+        """`owned`: it was made for this object, so that `async with` destroys it. `passive_of`: see `passive`."""
         self._provider = provider
         self._info = info
         self._spec = spec
-        self._log = EventLog(provider, info.id)
-        self._link = Link(provider, info.id, auto_start=auto_start, on_event=self._log.add)
+        if passive_of is None:
+            self._log = EventLog(provider, info.id)
+            self._link = Link(provider, info.id, auto_start=auto_start, on_event=self._log.add)
+        else:
+            self._log, self._link = passive_of._log, PassiveLink(passive_of._link)
         self._files = AsyncFiles(self._link)
         self._processes = AsyncProcesses(self._link)
         self._terminals = AsyncTerminals(self._link)
@@ -115,7 +119,8 @@ class AsyncSandbox(StateVerbs):
         self._snapshots = AsyncSandboxSnapshots(provider, info.id, self._restored)
         self._instructions: Instructions | None = None
         self._owned = owned
-        self._link.on_start = self._serve
+        if passive_of is None:
+            self._link.on_start = self._serve
 
     def __repr__(self) -> str:
         name = "" if self.name is None else f" name={self.name!r}"
@@ -280,9 +285,12 @@ class AsyncSandbox(StateVerbs):
         """
         await self._link.request(Life(), LifeReply)
 
-    @property
-    def id(self) -> str:
-        return self._info.id
+    def passive(self) -> AsyncSandbox:
+        """The same sandbox over the same connection, for calls that must not start it: they raise SandboxStopped.
+
+        Use this object, not that one, to change its state or to close the connection.
+        """
+        return type(self)(self._provider, self._info, self._spec, passive_of=self)
 
     @property
     def name(self) -> str | None:

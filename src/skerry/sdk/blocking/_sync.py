@@ -1466,10 +1466,6 @@ class Sandbox:
         run(self._inner.reconnect())
 
     @property
-    def id(self) -> str:
-        return self._inner.id
-
-    @property
     def name(self) -> str | None:
         return self._inner.name
 
@@ -1729,6 +1725,10 @@ class Sandbox:
         and not seen by other clients. What `data` has is in `Event`.
         """
         return iterate(self._inner.events(since=since))
+
+    @property
+    def id(self) -> str:
+        return self._inner.id
 
     def stop(self, *, timeout: float = 10.0) -> SandboxInfo:
         """End what runs in it and keep its files and variables; it costs no memory and does not age until `start`.

@@ -271,6 +271,16 @@ class Link:
         return extra
 
 
+class PassiveLink(Link):
+    """The same connection, for calls that must not start or resume the sandbox."""
+
+    def __init__(self, link: Link) -> None:
+        self.__dict__ = link.__dict__  # one state: what happens to either has happened to both
+
+    async def session(self, *, start: bool = True) -> Session:
+        return await super().session(start=False)
+
+
 async def _close(session: Session) -> None:
     if session.loop is asyncio.get_running_loop():
         await session.aclose()

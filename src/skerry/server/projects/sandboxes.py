@@ -46,8 +46,9 @@ class Located:
     directory: Directory
 
     async def use(self, *, auto_start: bool = True) -> AsyncSandbox:
-        """The object to work with; all requests share it. Raises SandboxNotFound."""
-        return await self.directory.open(self.id, auto_start=auto_start)
+        """The object to work with; all requests share its connection. Raises SandboxNotFound."""
+        sandbox = await self.directory.open(self.id)
+        return sandbox if auto_start else sandbox.passive()
 
     async def info(self) -> SandboxInfo:
         """As users see it. Raises SandboxNotFound."""
@@ -61,8 +62,8 @@ class Located:
 class Directory:
     def __init__(self, provider: Provider, store: Store) -> None:
         self.provider, self._store = provider, store
-        self._open: dict[tuple[str, bool], AsyncSandbox] = {}
-        self._used_at: dict[tuple[str, bool], float] = {}
+        self._open: dict[str, AsyncSandbox] = {}
+        self._used_at: dict[str, float] = {}
         self.on_news: Callable[[str], Awaitable[None]] | None = None
         self.on_gone: Callable[[str], Awaitable[None]] | None = None
         """Called for each sandbox that was made or is about to be ended here, or is found to be gone."""
@@ -113,13 +114,12 @@ class Directory:
         await self.note([info])
         return self._store.belongings.get("sandbox", id)
 
-    async def open(self, id: str, *, auto_start: bool = True) -> AsyncSandbox:
-        key = (id, auto_start)
-        sandbox = self._open.get(key)
+    async def open(self, id: str) -> AsyncSandbox:
+        sandbox = self._open.get(id)
         if sandbox is None:
-            made = AsyncSandbox(self.provider, await self.provider.get(id), auto_start=auto_start)
-            sandbox = self._open.setdefault(key, made)
-        self._used_at[key] = time.monotonic()
+            made = AsyncSandbox(self.provider, await self.provider.get(id))
+            sandbox = self._open.setdefault(id, made)
+        self._used_at[id] = time.monotonic()
         return sandbox
 
     async def adopt(self, sandbox: AsyncSandbox, project: Project, *, made_by: str | None = None) -> Located:
@@ -128,9 +128,9 @@ class Directory:
         await self._store.belongings.put(
             [Belonging(kind="sandbox", id=sandbox.id, project_id=project.id, name=name, made_by=made_by)],
         )
-        if self._open.setdefault((sandbox.id, True), sandbox) is not sandbox:
+        if self._open.setdefault(sandbox.id, sandbox) is not sandbox:
             await sandbox.close()  # made before, under the same idempotency key
-        self._used_at[sandbox.id, True] = time.monotonic()
+        self._used_at[sandbox.id] = time.monotonic()
         await self._tell(sandbox.id)
         return Located(sandbox.id, project, self)
 
@@ -156,10 +156,9 @@ class Directory:
         # Last: a server that is killed before finds them gone again, and nobody misses their end.
         await self._store.belongings.gone("sandbox", ids)
         for id in ids:
-            for key in ((id, True), (id, False)):
-                self._used_at.pop(key, None)
-                if (sandbox := self._open.pop(key, None)) is not None:
-                    await sandbox.close()
+            self._used_at.pop(id, None)
+            if (sandbox := self._open.pop(id, None)) is not None:
+                await sandbox.close()
 
     def owner(self, info: SandboxInfo) -> str | None:
         """The id of the project that it belongs to: by its label, or as it was noted, since a damaged one has none."""
