@@ -17,7 +17,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: setup
-setup: ## install what is missing, make .venv, build the native parts
+setup: ## install missing packages, make .venv, build the native parts
 	@tools/setup.sh
 	@$(MAKE) native
 
@@ -29,7 +29,7 @@ programs: # what a wheel holds beside Python, see tools/hatch_build.py
 
 .PHONY: native
 native: programs
-	@# Where PYTHONDONTWRITEBYTECODE is set nobody else does it, and every start takes twice as long.
+	@# Where PYTHONDONTWRITEBYTECODE is set, Python does not compile by itself, and every start takes twice as long.
 	@$(PYTHON) -m compileall -q --invalidation-mode checked-hash -x templates/builtin src
 
 $(BIN)/agent: agent/build/agent
@@ -46,41 +46,41 @@ launcher/build/seccomp.bpf: tools/gen_seccomp.py src/skerry/providers/local/laun
 	@$(PYTHON) tools/gen_seccomp.py $@
 
 .PHONY: wheel
-wheel: setup ## make a wheel in dist/ that pip installs on any Linux of this architecture
+wheel: setup ## build a wheel in dist/ that pip can install on any Linux of this architecture
 	@mkdir -p dist && rm -f dist/skerry-*.whl
 	@$(PYTHON) -m pip wheel -q --disable-pip-version-check --no-deps --no-build-isolation -w dist .
 	@ls dist/skerry-*.whl
 
 .PHONY: run
-run: setup ## run code in a real sandbox, with its timings, then start the server: address, a link to sign in, a line for curl
+run: setup ## run code in a real sandbox and time it, then start the server: prints its address, a sign-in link, a curl command
 	@$(PYTHON) examples/quickstart.py
 	@.venv/bin/skerry up
 
 .PHONY: demo
-demo: setup ## the same without the server, and the timings beside those of a plain process
+demo: setup ## do the same without the server, and compare the times with those of a plain process
 	@$(PYTHON) examples/quickstart.py
 	@.venv/bin/skerry bench --quick
 
 .PHONY: test
-test: ## everything that must hold: checks and all tests, with real sandboxes
+test: ## run everything that must pass: checks and all tests, with real sandboxes
 	@tools/setup.sh test
 	@$(MAKE) native
 	@$(MAKE) -j2 --output-sync=line check sanitized
 	@$(PYTHON) tools/run_tests.py $(PYTEST_ARGS)
 
 .PHONY: test-all
-test-all: ## also what is longer than a commit should wait for; writes tests/results/test-all.json
+test-all: ## run also the tests that are too slow for every commit; writes tests/results/test-all.json
 	@tools/setup.sh test
 	@$(MAKE) native
 	@$(MAKE) -j2 --output-sync=line check sanitized
 	@$(PYTHON) tools/run_tests.py --all $(PYTEST_ARGS)
 
 .PHONY: sanitized
-sanitized: # two slow builds, so that no test waits for them
+sanitized: # two slow builds, done first so that no test waits for them
 	@$(MAKE) -s -C agent asan hasty
 
 .PHONY: check
-check: ## lint, format, types, layers, generated files
+check: ## check lint, format, types, layers, generated files
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m mypy
@@ -94,7 +94,7 @@ check: ## lint, format, types, layers, generated files
 	@test ! -e uv.lock || { echo 'error: requirements*.txt are the lock; remove uv.lock' >&2; exit 1; }
 
 .PHONY: fmt
-fmt: ## format and fix what can be fixed
+fmt: ## format the code, fix what can be fixed, generate files again
 	$(PYTHON) -m ruff check --fix-only --exit-zero .
 	$(PYTHON) -m ruff format .
 	$(PYTHON) tools/gen_doors.py
@@ -111,13 +111,13 @@ conformance: ## run the conformance suite on all providers and write its page
 	$(PYTHON) docs/reference/generate.py
 
 .PHONY: bench
-bench: setup ## measure; DOCKER=1 adds Docker in the same run
+bench: setup ## measure this machine; DOCKER=1 adds Docker in the same run
 	$(PYTHON) bench/run.py $(if $(DOCKER),--docker)
 	$(PYTHON) bench/server.py
 	$(PYTHON) bench/program.py
 
 .PHONY: soak
-soak: ## the long counts, about 40 minutes: kills, lost connections, trees of 50,000 files, clients of a server, fuzzing
+soak: ## run the long tests, about 40 minutes: kills, lost connections, trees of 50,000 files, clients of a server, fuzzing
 	@tools/setup.sh test
 	@$(MAKE) native
 	@$(MAKE) -j3 --output-sync=target soak-crashes soak-keeping soak-rest
@@ -134,16 +134,16 @@ soak-rest:
 	@$(MAKE) fuzz FUZZ_SECONDS=120
 
 .PHONY: new-machine
-new-machine: ## `make test` on a minimal Debian made for it: whatever is not set up by this tree is missing there
+new-machine: ## run `make test` on a new minimal Debian, which has only what this tree sets up
 	@tools/setup.sh
 	tools/new_machine.sh make test
 
 .PHONY: vm-test
-vm-test: ## the limits and the rest that depends on the system, on a real Debian with cgroup v2 (SUITE=trixie, CASES="doctor bombs")
+vm-test: ## test limits and what else depends on the system, on a real Debian with cgroup v2 (SUITE=trixie, CASES="doctor bombs")
 	tools/vm_test.sh $(CASES)
 
 .PHONY: mutants
-mutants: ## break the code on purpose, one way at a time: each named test must fail (MUTANT="name" for one)
+mutants: ## break the code on purpose, one way at a time, and check that the named test fails (MUTANT="name" for one)
 	@tools/setup.sh test
 	@$(MAKE) native
 	$(PYTHON) tests/mutants/run.py $(if $(MUTANT),--only "$(MUTANT)")
@@ -155,7 +155,7 @@ fuzz: ## fuzz both decoders for FUZZ_SECONDS (60) each
 	FUZZ_SECONDS=$(FUZZ_SECONDS) $(PYTEST) -k fuzz --timeout=14400 $(PYTEST_ARGS)
 
 .PHONY: lock
-lock: ## resolve the dependencies anew
+lock: ## resolve the dependencies again, to their newest versions
 	@tools/setup.sh
 	for what in "requirements.txt --extra server" "requirements-dev.txt --extra server --group dev -c requirements.txt"; do \
 		.venv/bin/uv pip compile -q --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \

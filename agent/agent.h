@@ -26,12 +26,12 @@ struct agent {
     int null_fd; /* stdin of commands that get none */
     int oom_fd, words_fd; /* words_fd: for the last words */
     int64_t oom_count;    /* as last seen */
-    bool greeted; /* somebody has said HELLO */
+    bool greeted; /* a client has sent HELLO */
     struct rlimit nofile; /* as we found it; commands get it back */
     bool nofile_raised;
 
     int64_t started, deadline; /* CLOCK_BOOTTIME, ms; deadline 0: none */
-    int64_t drain_until;       /* the end was asked for; until then processes may end by themselves; 0: it was not */
+    int64_t drain_until;       /* after a request to end: until then processes may end by themselves; 0: no request */
     const char *drain_why;     /* for the last words */
     const char *ending;        /* why, if at once; else NULL */
     struct idle idle;
@@ -43,10 +43,10 @@ struct agent {
     unsigned conn_count;
     struct proc *procs;
     int64_t next_id;
-    bool orphans; /* a supervisor has died that did not say that nothing is left */
+    bool orphans; /* a supervisor died without saying that nothing is left */
     size_t ring_bytes;
     struct worker workers[MAX_WORKERS];
-    int64_t look;        /* when the workers are looked after; 0: no need */
+    int64_t look;        /* when to look after the workers; 0: no need */
     struct pulse *pulse; /* in a worker: its own */
     unsigned dials, file_jobs; /* connections to ports; file requests that count as work */
     uint8_t *scratch; /* SCRATCH bytes for what is on its way; never across events */
@@ -57,7 +57,7 @@ extern struct agent agent;
 
 /* Closes every descriptor from `first` to `last`; for forks. */
 void close_between(unsigned first, unsigned last);
-/* Of this process all but SIGKILL and SIGSTOP; for forks. */
+/* Blocks all signals to this process but SIGKILL and SIGSTOP; for forks. */
 void block_signals(void);
 /* Says its last words, kills what is left and exits; does not return. */
 _Noreturn void agent_exit(const char *reason);

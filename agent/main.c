@@ -39,7 +39,7 @@ void close_between(unsigned first, unsigned last)
         close((int)fd);
 }
 
-/* The bare system call: a C library leaves out of all signals those that it keeps to itself, and they end us like any other. */
+/* The bare system call: a C library leaves out the signals that it keeps to itself, which end us like any other. */
 void block_signals(void)
 {
     const uint64_t all = ~0ULL;
@@ -58,7 +58,7 @@ void agent_exit(const char *reason)
         if (p->reports.fd >= 0) {
             shutdown(p->reports.fd, SHUT_WR);
             if (p->supervisor)
-                kill(p->supervisor, SIGCONT); /* should somebody have stopped it */
+                kill(p->supervisor, SIGCONT); /* in case a process has stopped it */
         }
     for (struct proc *p = agent.procs; p; p = p->next) {
         struct report r;
@@ -78,7 +78,7 @@ static int fd_argument(const char *text)
     long fd = strtol(text, &end, 10);
 
     if (*end || fd < 3 || fd > 1 << 20 || fcntl((int)fd, F_SETFD, FD_CLOEXEC) < 0) {
-        dprintf(2, "agent: %s is no open descriptor above 2\n", text);
+        dprintf(2, "agent: %s is not an open descriptor above 2\n", text);
         _exit(2);
     }
     return (int)fd;
@@ -162,7 +162,7 @@ static void lo_up(void)
         return;
     if (ioctl(fd, SIOCGIFFLAGS, &r) == 0 && !(r.ifr_flags & IFF_UP)) {
         r.ifr_flags |= IFF_UP;
-        ioctl(fd, SIOCSIFFLAGS, &r); /* refused where the network is not ours */
+        ioctl(fd, SIOCSIFFLAGS, &r); /* fails where the network is not ours */
     }
     close(fd);
 }
@@ -187,7 +187,7 @@ static void init_signals(void)
     sigset_t watched;
     uint64_t by_default[4] = {0}; /* the kernel's struct sigaction */
 
-    /* Bare, as above: whoever started us may have ignored those too. */
+    /* The bare system call, as above: the process that started us may have ignored those signals too. */
     for (int sig = 1; sig <= 64; sig++)
         syscall(SYS_rt_sigaction, sig, by_default, NULL, sizeof(uint64_t));
     signal(SIGPIPE, SIG_IGN);
@@ -262,7 +262,7 @@ int main(int argc, char **argv)
         files_look();
         conns_flush();
         idle_tell();
-        if (!prepared && agent.greeted) { /* only now: whoever waits for the sandbox has its answer */
+        if (!prepared && agent.greeted) { /* only now: the client that waits for the sandbox has its answer */
             files_init();
             prepared = true;
         }

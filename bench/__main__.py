@@ -1,4 +1,4 @@
-"""Measures, shows, saves; exits with 1 when something that must hold does not."""
+"""Measures, prints and saves the results; exits with 1 when a goal that must hold is missed."""
 
 from __future__ import annotations
 
@@ -76,20 +76,20 @@ QUICK = Counts(
 
 def parse(arguments: list[str]) -> tuple[Counts, argparse.Namespace]:
     parser = argparse.ArgumentParser(prog="bench/run.py", description="Measure Skerry on this machine.")
-    parser.add_argument("--docker", action="store_true", help="the same over the Docker API, with a daemon of our own")
-    parser.add_argument("--keeping", action="store_true", help="only snapshots, clones and forks")
-    parser.add_argument("--quick", action="store_true", help="few of everything: for a look, not for numbers")
+    parser.add_argument("--docker", action="store_true", help="measure Docker too, through a separate daemon")
+    parser.add_argument("--keeping", action="store_true", help="measure only snapshots, clones and forks")
+    parser.add_argument("--quick", action="store_true", help="take few samples: for a look, not for numbers")
     for name, text in {
-        "rounds": "rounds of what is done one at a time",
-        "docker-rounds": "how many of them include Docker",
-        "many": "how many at once, staggered, and one after another",
+        "rounds": "rounds of the operations that run one at a time",
+        "docker-rounds": "how many of these rounds include Docker",
+        "many": "how many sandboxes to create at once, staggered, and one after another",
         "docker-many": "the same for Docker",
-        "bursts": "how often that many are created at once",
-        "alive": "how many alive at the same time; 0 for none",
+        "bursts": "how often to create that many at once",
+        "alive": "how many to keep alive at the same time; 0 for none",
         "docker-alive": "the same for Docker",
-        "trees": "how often a whole tree is moved each way; 0 for never",
-        "tree-files": "how many files it has",
-        "snapshots": "how many sandboxes of each size are snapshotted, and clones made; 0 for none",
+        "trees": "how often to copy a whole tree each way; 0 for never",
+        "tree-files": "how many files the tree has",
+        "snapshots": "how many snapshots of each size, and how many clones, to make; 0 for none",
         "forks": "how many copies one fork makes",
     }.items():
         default = f"{getattr(FULL, name.replace('-', '_'))}, with --quick {getattr(QUICK, name.replace('-', '_'))}"
@@ -132,13 +132,13 @@ async def measure(counts: Counts, directory: Path, skerry: SkerryBackend, result
             if n:
                 with stage(progress, f"{n} alive: {backend.name}", n) as advance:
                     results.alive[backend.name] = await crowd.alive(backend, n, advance)
-        # What writes most comes last: many a disk is slow for minutes after it.
+        # What writes most comes last: many disks are slow for minutes after it.
         await keep(counts, directory, skerry, results, progress)
         await daily_life(counts, directory / "daily", skerry, results, progress)
 
 
 async def enter_docker(stack: AsyncExitStack, directory: Path, results: Results) -> Backend:
-    """A daemon of our own, up until `stack` ends."""
+    """A separate daemon, which runs until `stack` ends."""
     from bench import docker_image, docker_ops, dockerd
 
     await asyncio.to_thread(dockerd.install)
@@ -199,7 +199,7 @@ async def many(
 ) -> None:
     for number in range(bursts):
         for backend, _, n, _ in backends:
-            if n and (number == 0 or backend.name == "skerry"):  # Docker takes long enough once
+            if n and (number == 0 or backend.name == "skerry"):  # once is enough for Docker, which takes long
                 with stage(progress, f"{n} at once: {backend.name}", 1):
                     results.at_once.setdefault(backend.name, []).append(await crowd.together(backend, n))
     for backend, _, n, _ in backends:
@@ -239,7 +239,7 @@ async def run(counts: Counts, *, docker: bool, only_keeping: bool) -> int:
 def main() -> int:
     counts, given = parse(sys.argv[1:])
     if os.geteuid() != 0:
-        print("error: local sandboxes need root", file=sys.stderr)
+        print("error: local sandboxes require root", file=sys.stderr)
         return 2
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a connection for each of a thousand sandboxes

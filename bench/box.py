@@ -1,4 +1,4 @@
-"""What the benchmark asks of anything that runs code in isolation."""
+"""The interface of what the benchmark measures: anything that runs code in isolation."""
 
 from __future__ import annotations
 
@@ -37,4 +37,4 @@ class Backend(Protocol):
         """What a failed call raises; anything else is a bug of the benchmark."""
 
     def box(self) -> AbstractAsyncContextManager[Box]:
-        """A new box. Entered: it has answered `/bin/true`. Left: it is destroyed."""
+        """A new box. On entry it has answered `/bin/true`; on exit it is destroyed."""

@@ -15,7 +15,7 @@ PATIENCE = 300.0
 """Seconds for one box among many to answer, above which it counts as failed."""
 STAGGER = 0.2
 WIDTH = 8
-"""How many are on their way up, or answering their second command, at a time."""
+"""How many boxes start, or answer their second command, at a time."""
 
 
 async def sequential(backend: Backend, n: int) -> Crowd:

@@ -1,4 +1,4 @@
-"""Daily life beside its baselines: terminals beside a plain pty, watching, whole trees beside `cp` and `tar | tar`."""
+"""Everyday operations beside their baselines: terminals (a plain pty), watching, whole trees (`cp`, `tar | tar`)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Sample = Callable[[], Awaitable[float]]
 
 
 async def daily_ops(stack: AsyncExitStack, skerry: SkerryBackend, directory: Path, rounds: int, trees: int) -> list[Op]:
-    """What is measured in a sandbox of its own, which lives as long as `stack`; `trees` times for whole trees."""
+    """What is measured in a separate sandbox, which lives as long as `stack`; `trees` times for whole trees."""
     sandbox = await AsyncSandbox.create(timeout=LIFETIME)
     stack.push_async_callback(sandbox.destroy)
     skerry.ids.add(sandbox.id)
@@ -136,7 +136,7 @@ async def _flood(sandbox: AsyncSandbox) -> float:
 
 @asynccontextmanager
 async def _local_terminal(command: list[str]) -> AsyncIterator[int]:
-    """The pty's own end, with `command` at the other."""
+    """Our end of a pty, with `command` at the other."""
     master, slave = pty.openpty()
     with subprocess.Popen(
         command, stdin=slave, stdout=slave, stderr=slave, start_new_session=True, close_fds=True
@@ -173,7 +173,7 @@ async def _local_flood() -> float:
 
 
 async def _watch(stack: AsyncExitStack, sandbox: AsyncSandbox) -> Sample:
-    """From the moment a file's time is asked to be changed to the event; the answer to the change comes beside it."""
+    """Seconds from the request to change a file's time to the event; the answer to the request comes beside it."""
     await sandbox.files.write("watched/file", b"x")
     watch = await stack.enter_async_context(sandbox.files.watch("watched"))
     mode = 0o600

@@ -1,4 +1,4 @@
-"""The same over the Docker API: create, start, exec with its output read and its exit code asked for."""
+"""Docker through its API: create, start, and exec, whose output and exit code are read."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A Docker daemon of our own: installed if missing, started in a directory of its own, gone without a trace.
+"""A separate Docker daemon: installed if missing, started in its own directory, and removed without a trace.
 
-It runs in a mount namespace of its own, so its mounts go with it and no containerd of the machine is in its sight.
+It runs in its own mount namespace, so its mounts end with it, and it cannot see a containerd of the machine.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SCRIPT = f'mount -t tmpfs tmpfs {CONTAINERD} && exec setpriv --pdeathsig TERM d
 
 
 class DockerUnavailable(Exception):
-    """No daemon could be started; the message says why."""
+    """The daemon could not be started; the message says why."""
 
 
 def install() -> None:
@@ -84,7 +84,7 @@ async def daemon(directory: Path) -> AsyncIterator[Docker]:
             problems.append(f"{driver}: {(directory / driver / 'log').read_text(errors='replace').strip()[-300:]}")
         finally:
             await asyncio.shield(asyncio.to_thread(_stop, process, directory / driver))
-    raise DockerUnavailable("dockerd did not come up: " + "; ".join(problems))
+    raise DockerUnavailable("dockerd did not start: " + "; ".join(problems))
 
 
 def _socket(directory: Path) -> Path:
@@ -160,7 +160,7 @@ def clear(directory: Path) -> None:
 
 
 def _remaining(directory: Path) -> list[int]:
-    """Processes that are surely ours: in our cgroup, or a part of Docker that was told of our directory."""
+    """Processes that are surely ours: in our cgroup, or a part of Docker with our directory on its command line."""
     pids, marker = set(), os.fsencode(directory)
     for procs in CGROUPS.glob(f"**/{GROUP}/**/cgroup.procs"):
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""The goals: what must hold, what is aimed at beyond, and whether this run reached them."""
+"""The goals: what must hold, what is aimed at, and whether this run reached it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bench.results import Results
 
 MODES = ("sequential", "staggered", "burst")
 ENOUGH = 200
-"""Sandboxes alive below which the fall of MemAvailable is mostly what everything else on the machine did."""
+"""With fewer sandboxes alive, the fall of MemAvailable is mostly due to everything else on the machine."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +50,7 @@ def verdicts(results: Results) -> list[Verdict]:
 
 
 def failed(found: Sequence[Verdict]) -> list[Verdict]:
-    """What must hold and was measured not to."""
+    """The goals that must hold and were missed."""
     return [verdict for verdict in found if verdict.must and verdict.ok is False]
 
 
@@ -93,7 +93,7 @@ def _many(results: Results) -> list[Verdict]:
 def _ratios(
     subject: str, measured: float | None, of: str, *, must: float, aim: float, least: bool = False
 ) -> list[Verdict]:
-    """A bound that must hold and a tighter one that is aimed at; `least` makes both 1/bound of something slower."""
+    """A bound that must hold and a tighter one to aim at; with `least` both mean 1/bound of something slower."""
     judge = _at_least if least else _at_most
     text = "≤ 1/{:g} of {}" if least else "≤ {:g} {}"
     return [
@@ -118,7 +118,7 @@ def _p50(results: Results, name: str) -> float | None:
 
 
 def _crowd_ratio(results: Results) -> float | None:
-    """Docker's wall clock over ours, where both were asked for as many and Docker's all came."""
+    """Docker's wall clock over ours, if both made as many boxes and all of Docker's answered."""
     ours, docker = results.at_once.get("skerry"), results.at_once.get("docker")
     if not ours or not docker or ours[0].asked != docker[0].asked or docker[0].errors:
         return None

@@ -1,4 +1,4 @@
-"""One loop over everything that is measured one at a time, so that the machine's moods hit all of it alike."""
+"""One loop over everything that is measured one at a time, so that a slow moment of the machine hits all alike."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PATIENCE = 120.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Op:
-    """Something to time: `sample` returns its seconds, `n` is how many are wanted."""
+    """Something to time: `sample` returns its seconds, `n` is how many samples to take."""
 
     name: str
     sample: Callable[[], Awaitable[float]]
@@ -30,11 +30,11 @@ def due(round_number: int, rounds: int, n: int) -> bool:
 
 
 async def interleave(ops: Sequence[Op], rounds: int, results: Results, advance: Callable[[], None]) -> None:
-    """Sample each op in a new order every round, a plain process before each; a failure is noted, the loop goes on."""
+    """Sample each op in a new order every round, a plain process before each; notes failures and continues."""
     shuffle = random.Random(0).shuffle
     for op in ops:
         await _attempt(op, results)
-        results.samples.pop(op.name, None)  # the first only warms up
+        results.samples.pop(op.name, None)  # the first sample only warms up
     for number in range(rounds):
         turn = [op for op in ops if due(number, rounds, op.n)]
         shuffle(turn)

@@ -21,7 +21,7 @@ from skerry.providers.local import LocalProvider
 FILES = 5_000
 SIZES = {"100 MB": 100_000_000, "1 GB": 1_000_000_000}
 COPIES = 4
-"""Trees that are really copied; the time of as many as are forked is scaled from them."""
+"""How many trees are really copied; the time for as many as are forked is scaled from them."""
 DISK = 4_000_000_000
 WRITE = """
 import os, sys
@@ -49,13 +49,13 @@ async def filled(skerry: SkerryBackend, size: int) -> AsyncIterator[AsyncSandbox
 
 
 def _settle() -> None:
-    """What was deleted is taken apart by the kernel in the background: that is not to slow down what comes next."""
+    """Wait until the kernel has freed what was deleted: its work in the background would slow down what comes next."""
     pool = Path(os.environ["SKERRY_HOME"]) / "pool"
     subprocess.run(["btrfs", "subvolume", "sync", str(pool)], check=False, capture_output=True)
 
 
 class Standstill:
-    """How long sandboxes of this process stand still: from the order to freeze to the order to go on."""
+    """How long sandboxes of this process stand still: from the order to freeze to the order to thaw."""
 
     def __init__(self) -> None:
         chosen = provider("local")
@@ -140,7 +140,7 @@ async def _clone(skerry: SkerryBackend, sandbox: AsyncSandbox) -> float:
 
 
 async def _fork(skerry: SkerryBackend, sandbox: AsyncSandbox, n: int, results: Results) -> float:
-    """Until the last of them has answered with what it found in a file."""
+    """Wait until the last box has answered with what it found in a file."""
     start = time.perf_counter()
     made = await sandbox.fork(n)
     boxes = [each.sandbox for each in made if each.sandbox is not None]

@@ -23,13 +23,13 @@ def leftovers(home: Path, ids: Set[str]) -> list[str]:
     found += [f"cgroup {group}" for group in groups if group.name in ids]
     mounts = Path("/proc/self/mountinfo").read_text().splitlines()
     places = [Path(line.split()[4]) for line in mounts]
-    # the pool itself is no sandbox's: it stays mounted as long as there is its home
+    # the pool itself belongs to no sandbox: it stays mounted as long as its home exists
     found += [f"mount {place}" for place in places if place.is_relative_to(home) and place != home / "pool"]
     return found + [f"process {line}" for line in _processes(home)]
 
 
 def _processes(home: Path) -> list[str]:
-    """Processes that were told of a path under `home`: launchers and runtimes."""
+    """Processes with a path under `home` on their command line: launchers and runtimes."""
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():

@@ -1,4 +1,4 @@
-"""How much memory the machine has left, and how much of it this process took."""
+"""How much memory the machine has left, and how much this process uses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def own_memory() -> int:
 
 
 def give_back() -> None:
-    """Return what earlier work of this process has freed, lest it count for what comes."""
+    """Return the memory that this process has freed to the kernel, so that it does not count for what comes."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
 

@@ -1,6 +1,6 @@
-"""What one user of a server notices while another asks for everything at once.
+"""Measures what one user of a server notices while another asks for everything at once.
 
-Run as a program it is that other user: `python -m bench.neighbours URL KEY SECONDS` says "ready" when it has begun.
+Run as a program it is that other user: `python -m bench.neighbours URL KEY SECONDS` prints "ready" when it has begun.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ STUBBORN = "trap '' TERM; while :; do sleep 0.1; done"
 OUTPUT = {"command": "tr '\\000' '\\377' < /dev/zero | head -c 16777216", "output_limit": 16 << 20}
 ENTRIES = 300_000
 PAUSE = 0.02
-"""Seconds between two requests of the one who is measured."""
+"""Seconds between two requests of the measured user."""
 
 
 def client(url: str, key: str) -> httpx2.AsyncClient:
@@ -54,12 +54,12 @@ async def measure(url: str, busy: str, quiet: str, seconds: float) -> dict[str, 
     said = await process.stdout.read()
     if await process.wait():
         raise RuntimeError("the busy user has failed")
-    print(f"meanwhile: {said.decode().strip()}")
+    print(f"the busy user: {said.decode().strip()}")
     return {"list alone": alone, "list beside": beside}
 
 
 class Busy:
-    """Stops that wait, pages of a large directory, large outputs, searches: all at once, again and again."""
+    """Slow stops, pages of a large directory, large outputs, searches: all at once, again and again."""
 
     def __init__(self, user: httpx2.AsyncClient, seconds: float) -> None:
         self._user, self._seconds = user, seconds

@@ -48,7 +48,7 @@ def copy_op(files: dict[str, Path], rounds: int) -> Op:
 
 
 def box_ops(backend: Backend, box: Box, files: dict[str, Path], n: int) -> list[Op]:
-    """Everything a backend does; `box` is one of its own that runs."""
+    """Everything a backend does; `box` is a running box of that backend."""
 
     async def create() -> float:
         start = time.perf_counter()
@@ -68,7 +68,7 @@ def box_ops(backend: Backend, box: Box, files: dict[str, Path], n: int) -> list[
 
 
 async def blocking_ops(stack: AsyncExitStack, skerry: SkerryBackend, n: int) -> list[Op]:
-    """The blocking API beside the async one; timed in a thread of its own, where no event loop runs."""
+    """The blocking API beside the async one; timed in a separate thread, where no event loop runs."""
     sandbox = await _in_thread(lambda: Sandbox.create(timeout=LIFETIME).__enter__())
     stack.push_async_callback(_in_thread, lambda: sandbox.__exit__(None, None, None))
     skerry.ids.add(sandbox.id)

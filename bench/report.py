@@ -19,7 +19,7 @@ from bench.results import Crowd, Results
 TITLES = {
     "create": "create → first command",
     "create blocking": "  the same, blocking API",
-    "exec": "command on a running one",
+    "exec": "command in a running sandbox",
     "exec blocking": "  the same, blocking API",
     "first byte": "spawn → first byte",
     "upload 1 kB": "upload 1 kB",
@@ -36,25 +36,25 @@ BESIDE = {
     "tree upload": ("{files} files and 5 GB sparse, up", "tree.cp", "cp -a"),
     "tree download": ("{files} files and 5 GB sparse, down", "tree.cp", "cp -a"),
 }
-"""What has a baseline of its own: title, the op beside it, and that one's name."""
+"""Operations with a separate baseline: title, the baseline's op, and the baseline's name."""
 
 
 KEEPING = {
-    "snapshot 100 MB": "snapshot of a running one, 100 MB in 5,000 files",
-    "snapshot 100 MB, stands still": "  of that it stands still",
+    "snapshot 100 MB": "snapshot of a running sandbox, 100 MB in 5,000 files",
+    "snapshot 100 MB, stands still": "  time that it stands still",
     "snapshot 100 MB dirty": "  right after writing them",
-    "snapshot 100 MB dirty, stands still": "  of that it stands still",
-    "snapshot 1 GB": "snapshot of a running one, 1 GB in 5,000 files",
-    "snapshot 1 GB, stands still": "  of that it stands still",
+    "snapshot 100 MB dirty, stands still": "  time that it stands still",
+    "snapshot 1 GB": "snapshot of a running sandbox, 1 GB in 5,000 files",
+    "snapshot 1 GB, stands still": "  time that it stands still",
     "snapshot 1 GB dirty": "  right after writing them",
-    "snapshot 1 GB dirty, stands still": "  of that it stands still",
+    "snapshot 1 GB dirty, stands still": "  time that it stands still",
     "clone": "clone of 100 MB → first command",
     "fork": "fork({forks}) of 100 MB, all answering",
 }
 
 
 def save(results: Results, verdicts: Sequence[Verdict], directory: Path) -> Path:
-    """Write everything as JSON under a name of its own, and again as latest.json."""
+    """Write everything as JSON under a new name, and again as latest.json."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / time.strftime("%Y%m%dT%H%M%SZ.json", time.gmtime())
     text = json.dumps({**asdict(results), "goals": [asdict(verdict) for verdict in verdicts]}, indent=1)
@@ -114,7 +114,7 @@ def _ops(results: Results, verdicts: Sequence[Verdict]) -> Table:
 
 
 def _daily(results: Results, verdicts: Sequence[Verdict]) -> Table:
-    table = Table(title="Daily life, interleaved; milliseconds", title_justify="left")
+    table = Table(title="Everyday operations, interleaved; milliseconds", title_justify="left")
     for name in ("", "p50", "p95", "n", "beside", "p50", "×", "tar | tar", "×", "goals"):
         table.add_column(name, justify="left" if name in ("", "beside", "goals") else "right")
     for name, (title, baseline, what) in BESIDE.items():
@@ -196,7 +196,7 @@ def _alive(results: Results, name: str, asked: int) -> str:
     answer = f", answer {_ms(stats.percentile(alive.seconds, 50))} ms" if alive.seconds else ""
     only = "" if alive.asked == asked else f" ({alive.asked} only)"
     own = f", {alive.client_memory / max(1, alive.up) / 1e6:.2f} of it the client"
-    memory = f"{alive.each / 1e6:.2f} MB each{own}" if alive.memory > 0 else "memory lost in the noise"
+    memory = f"{alive.each / 1e6:.2f} MB each{own}" if alive.memory > 0 else "memory below the noise"
     return f"{len(alive.seconds)}/{alive.asked}, {memory}{answer}{only}"
 
 
@@ -220,7 +220,7 @@ def _ms(seconds: float) -> str:
 
 
 def _goals(subject: str, verdicts: Sequence[Verdict]) -> str:
-    """What must hold, then what is aimed at, each with its mark; what was not measured is left out."""
+    """What must hold, then what is aimed at, each with its mark; leaves out what was not measured."""
     cells = []
     for verdict in sorted((v for v in verdicts if v.subject == subject), key=lambda v: not v.must):
         if verdict.ok is None:

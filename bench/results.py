@@ -1,4 +1,4 @@
-"""What a run found, as plain data that becomes JSON."""
+"""The results of a run, as plain data that becomes JSON."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(kw_only=True, slots=True)
 class Crowd:
-    """Many created in one manner. Seconds are from asking for a box to its first command done."""
+    """Many boxes, created in the same way. Seconds are from the request for a box to the end of its first command."""
 
     asked: int
     seconds: list[float] = field(default_factory=list)
@@ -27,14 +27,14 @@ class Alive:
     asked: int
     up: int = 0
     seconds: list[float] = field(default_factory=list)
-    """Of the second command of each, while all are alive."""
+    """Seconds of the second command of each, while all are alive."""
     errors: list[str] = field(default_factory=list)
     memory: int = 0
     """Bytes by which MemAvailable fell, this process's own share included."""
     client_memory: int = 0
     """Bytes by which this process grew."""
     wall: float = 0.0
-    """Until all were up."""
+    """Seconds until all were up."""
 
     @property
     def each(self) -> float:
@@ -52,4 +52,4 @@ class Results:
     computesdk: dict[str, dict[str, Crowd]] = field(default_factory=dict)
     alive: dict[str, Alive] = field(default_factory=dict)
     left: list[str] | None = None
-    """What of our sandboxes was still there at the end; None before anyone looked."""
+    """What was left of our sandboxes at the end; None before the check."""

@@ -1,8 +1,8 @@
-"""What the way through a server costs: `python bench/server.py [--quick]`; exits with 1 when a goal is missed.
+"""Measures what a server adds: `python bench/server.py [--quick]`; exits with 1 when a goal is missed.
 
-Beside each other in one loop: the same command on the same sandbox locally and through the server, a key through a
-terminal beside a plain pty. Then large files beside `cp` with the server's memory, 200 terminals at once, and what one
-user waits for a list of sandboxes while another asks for everything at once.
+One loop compares the same command in the same sandbox locally and through the server, and a key through a terminal with
+a plain pty. Then come large files beside `cp`, with the server's memory, 200 terminals at once, and how long one user
+waits for a list of sandboxes while another asks for everything at once.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ RESULTS = Path(__file__).resolve().parent / "results"
 LIFETIME = 3600.0
 BOXES = 10
 FLAT = 64 * 10**6
-"""Bytes by which the server may grow while a file of any size goes through it."""
+"""Bytes by which the server may grow while a file of any size passes through it."""
 BESIDE, SLOWEST = 10, 1.0
-"""What a list beside a busy user may take: its p95 as a multiple of the time alone, and its worst in seconds."""
+"""How long a list may take beside a busy user: its p95 as a multiple of the time alone, and its worst in seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ class Measured:
 
 
 class Peak:
-    """The most memory that a server had while something went on."""
+    """The most memory that a server used within the block."""
 
     def __init__(self, server: Separate) -> None:
         self._server, self._ended = server, threading.Event()
@@ -89,7 +89,7 @@ class Peak:
 
 
 async def beside(counts: Counts, remote: RemoteProvider, measured: Measured) -> None:
-    """A command and a key, through the server and past it."""
+    """A command and a key, through the server and without it."""
     async with AsyncExitStack() as stack:
         far = await AsyncSandbox.create(remote, timeout=LIFETIME)
         stack.push_async_callback(far.destroy)
@@ -132,7 +132,7 @@ def make_file(path: Path, size: int) -> None:
 async def transfers(
     counts: Counts, directory: Path, server: Separate, remote: RemoteProvider, measured: Measured
 ) -> None:
-    """One file up and down, each way in a sandbox of its own, beside `cp` of it."""
+    """One file up and down, each way in a separate sandbox, beside `cp` of it."""
     source, target = directory / "large", directory / "copy"
     await asyncio.to_thread(make_file, source, counts.size)
     measured.transfers["cp"] = {"seconds": await asyncio.to_thread(floor.copy, source, target)}
@@ -149,13 +149,13 @@ async def transfers(
             measured.transfers[name] = {"seconds": seconds, "memory": peak.before, "grown": peak.most - peak.before}
     same = await asyncio.create_subprocess_exec("cmp", str(source), str(target))
     if await same.wait():
-        measured.errors.setdefault("download", []).append("what came back is not what went up")
+        measured.errors.setdefault("download", []).append("the downloaded file differs from the uploaded one")
     shutil.rmtree(directory)
 
 
 @asynccontextmanager
 async def opened(remote: RemoteProvider, number: int) -> AsyncIterator[list[tuple[AsyncTerminal, AsyncTerminalStream]]]:
-    """So many terminals, over several sandboxes, all attached and answering."""
+    """`number` terminals, over several sandboxes, all attached and answering."""
     async with AsyncExitStack() as stack:
         boxes = [await AsyncSandbox.create(remote, timeout=LIFETIME) for _ in range(BOXES)]
         for box in boxes:
@@ -206,7 +206,7 @@ async def measure(counts: Counts) -> Measured:
 
 
 def report(measured: Measured, counts: Counts) -> list[str]:
-    """Print it; what must hold and does not."""
+    """Print the results; returns the goals that were missed."""
     for name, samples in measured.samples.items():
         found = Summary.of(samples)
         p50, p95, p99 = (seconds * 1000 for seconds in (found.p50, found.p95, found.p99))
@@ -251,7 +251,7 @@ def report(measured: Measured, counts: Counts) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="few of everything: for a look, not for numbers")
+    parser.add_argument("--quick", action="store_true", help="take few samples: for a look, not for numbers")
     quick = parser.parse_args().quick
     counts = Counts(rounds=30, size=256 * 10**6, terminals=40, busy=10.0) if quick else Counts()
     try:

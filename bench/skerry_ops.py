@@ -12,7 +12,7 @@ from skerry.core.errors import SkerryError
 
 TRUE = ("/bin/true",)
 LIFETIME = 1800.0
-"""What bounds the life of a sandbox if the benchmark is killed."""
+"""The lifetime of a sandbox in seconds, if the benchmark is killed."""
 
 
 class SkerryBox:
@@ -42,14 +42,14 @@ class SkerryBox:
 
 
 class SkerryBackend:
-    """Sandboxes, each destroyed by whoever made it; a lease is not part of what is measured."""
+    """Sandboxes; the code that makes one destroys it. They have no lease, which is not part of what is measured."""
 
     name = "skerry"
     errors: tuple[type[Exception], ...] = (SkerryError, OSError)
 
     def __init__(self) -> None:
         self.ids: set[str] = set()
-        """Of every sandbox ever made, to look for what is left of them."""
+        """The ids of all sandboxes made, to look for what is left of them."""
 
     @asynccontextmanager
     async def box(self) -> AsyncIterator[SkerryBox]:

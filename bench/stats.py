@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 SCORE_ZERO_MS = 10_000.0
-"""A time-to-interactive this long, or longer, is worth nothing."""
+"""A time-to-interactive of this many milliseconds or more scores 0."""
 WEIGHTS = {50.0: 0.60, 95.0: 0.25, 99.0: 0.15}
 
 

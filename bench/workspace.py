@@ -1,4 +1,4 @@
-"""The benchmark's own directory: one run at a time; what a killed run left there is removed by the next."""
+"""The benchmark's own directory: one run at a time; the next run removes what a killed one left."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ async def workspace(directory: Path = DIRECTORY) -> AsyncIterator[Path]:
 
 
 def _unmount(pool: Path) -> None:
-    """The storage pool stays mounted until somebody takes it away."""
+    """Unmount the storage pool, which would otherwise stay mounted."""
     if os.path.ismount(pool):
         subprocess.run(["umount", str(pool)], check=True)
 
 
 async def _clear(directory: Path) -> None:
-    """Remove what is in it, sandboxes and a Docker daemon included; the empty SKERRY_HOME stays."""
-    for path in (directory / "home" / "sandboxes").glob("sb-*"):  # a list would leave out those still on their way up
-        print(f"destroying {path.name}, which was left", file=sys.stderr)
+    """Remove everything in the directory, sandboxes and a Docker daemon included; the empty SKERRY_HOME stays."""
+    for path in (directory / "home" / "sandboxes").glob("sb-*"):  # a list would leave out those that are still starting
+        print(f"destroying {path.name}, which an earlier run left", file=sys.stderr)
         await provider("local").destroy(path.name)
     if (directory / "docker").exists():
         from bench import dockerd

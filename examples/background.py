@@ -14,7 +14,7 @@ def main() -> None:
     with Sandbox.create() as sandbox:
         sandbox.files.write("index.html", "hello from inside\n")
         server = sandbox.processes.spawn(["python3", "-c", SERVER])
-        for chunk in server:  # attaches; ends with the process, so stop at the first word
+        for chunk in server:  # attaches; it ends with the process, so stop at the first output
             print(chunk.data.decode(), end="")
             break
 

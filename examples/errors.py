@@ -1,4 +1,4 @@
-"""A command that fails is a result; what goes wrong otherwise has a type, a code and a hint."""
+"""A command that fails is a result; every other failure is an error with a type, a code and a hint."""
 
 from skerry import CommandFailed, CommandNotFound, QuotaExceeded, Resources, Sandbox, SkerryError, Unsupported
 
@@ -29,7 +29,7 @@ def main() -> None:
             print(error.code, error.option)
         try:
             Sandbox.create(name="errors-example")
-        except SkerryError as error:  # the root of all of them
+        except SkerryError as error:  # the base of all errors
             print(error.code, "retryable:", error.retryable)
 
 

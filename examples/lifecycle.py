@@ -1,4 +1,4 @@
-"""Keep a sandbox for later: stop it, come back to it, give it more memory, freeze it, and begin anew."""
+"""Keep a sandbox for later: stop it, come back to it, give it more memory, freeze it, and start over."""
 
 from skerry import Sandbox, SandboxStopped
 
@@ -22,10 +22,10 @@ def main() -> None:
 
         counter = sandbox.processes.spawn("while :; do date +%s%N; sleep 0.01; done")
         print("frozen:", sandbox.pause().state)
-        print("goes on:", sandbox.resume().state, counter.poll().status)
+        print("continues:", sandbox.resume().state, counter.poll().status)
 
         sandbox.reset(hard=True)
-        print("anew:", sandbox.files.exists("notes.txt"), sandbox.exec("echo $STAGE").stdout.strip())
+        print("reset:", sandbox.files.exists("notes.txt"), sandbox.exec("echo $STAGE").stdout.strip())
         sandbox.destroy(graceful=True, timeout=5)
 
 

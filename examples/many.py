@@ -1,4 +1,4 @@
-"""Twenty sandboxes at once, each with a task of its own."""
+"""Twenty sandboxes at once, each with its own task."""
 
 import asyncio
 import time

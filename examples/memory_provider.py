@@ -80,7 +80,7 @@ class MemoryProvider(Provider, Deadlines, Leases):
         return info
 
     def _refuse(self, spec: SandboxSpec) -> None:
-        """What is asked for and cannot be had is an error, before anything is made."""
+        """Raises Unsupported for options that it cannot honour, before anything is made."""
         only = {"network": "open", "isolation": spec.isolation and "none"}  # None: whatever there is
         only["on_timeout"] = spec.on_timeout and "destroy"
         for option in ("network", "isolation", "resources", "template", "user", "workdir", "on_timeout"):
@@ -100,7 +100,7 @@ class MemoryProvider(Provider, Deadlines, Leases):
         return process
 
     async def _live(self) -> list[Box]:
-        """All but those whose lifetime has ended: their agents exited with 0, and nothing of them stays."""
+        """All but those whose lifetime has ended: their agents exited with 0, and nothing of them is left."""
         for box in [box for box in self.boxes.values() if box.process.poll() == 0]:
             await self.destroy(box.info.id)
         return list(self.boxes.values())

@@ -3,7 +3,7 @@
  *   dns pid=PID [join=FILE …] server=IP …
  *
  * It listens on 127.0.0.53:53, UDP and TCP, in the network namespace of process PID and asks from its own, so a sandbox can
- * resolve names while it reaches no private address itself. Passed on, as it is, is a query with one question for the addresses
+ * resolve names while it reaches no private address itself. It passes on, unchanged, a query with one question for the addresses
  * and other records of a name: no update, no transfer of a zone, nothing else that a sandbox could ask the resolvers to do in
  * this machine's name. It gives up all rights before it reads the first byte, and ends when PID does.
  */
@@ -30,12 +30,12 @@
 #define QUERY_SECONDS 5
 #define RELAY_SECONDS 20
 #define MAX_QUERY 4096
-#define PER_SECOND 100 /* queries and connections; each is one more in this machine's table of connections for a while */
+#define PER_SECOND 100 /* queries and connections; each takes a place in this machine's table of connections for a while */
 #define AT_ONCE 500
 #define NOBODY 65534
 
 struct query {
-    int fd; /* connected to a resolver; a socket each, so that every query has a port of its own */
+    int fd; /* connected to a resolver; one socket for each query, so that every query has its own port */
     struct sockaddr_in client;
     uint16_t id;
     time_t until;
@@ -123,13 +123,13 @@ static int ask_server(struct forwarder *forwarder, int type) {
 #define SERVER_FAILED 2
 #define REFUSED 5
 
-/* Make of a query the answer that there is none to be had. */
+/* Turn a query into its answer: the error `why`. */
 static void turn_down(unsigned char *query, int why) {
     query[2] |= 0x80;                          /* an answer */
-    query[3] = (query[3] & 0x10) | 0x80 | why; /* of a server that would have asked others */
+    query[3] = (query[3] & 0x10) | 0x80 | why; /* recursion is available */
 }
 
-/* Tell at once: a client that hears nothing asks again and again, for minutes. */
+/* Answer at once: a client that gets no answer asks again and again, for minutes. */
 static void refuse_query(struct forwarder *forwarder, unsigned char *query, size_t length, int why, const struct sockaddr_in *client) {
     turn_down(query, why);
     sendto(forwarder->udp, query, length, 0, (const void *)client, sizeof *client);
@@ -140,7 +140,7 @@ static void forward_query(struct forwarder *forwarder) {
     struct sockaddr_in client;
     socklen_t size = sizeof client;
     ssize_t length = recvfrom(forwarder->udp, packet, sizeof packet, 0, (void *)&client, &size);
-    if (length < 12 || packet[2] & 0x80) return; /* an answer is not answered */
+    if (length < 12 || packet[2] & 0x80) return; /* never answer an answer */
     if (length > MAX_QUERY || !is_plain_query(packet, length)) {
         refuse_query(forwarder, packet, length, REFUSED, &client);
         return;
@@ -205,7 +205,7 @@ static void drop_query(struct relay *relay) {
     memmove(relay->bytes, relay->bytes + size, relay->held);
 }
 
-/* Answer what is not to be passed on; a query that is stays, and waits for the server. */
+/* Answer queries that may not be passed on; one that may be stays, and waits for the server. */
 static void sort_queries(struct forwarder *forwarder, struct relay *relay) {
     for (size_t size; (size = whole_query(relay)); drop_query(relay)) {
         if (size < 2 + 12) break;

@@ -7,7 +7,7 @@
  *            agent=PATH:SOURCE [share=PATH:SOURCE …] [bind=PATH:SOURCE …] [volume=rw|ro:LENGTH:PATH:LENGTH:SUBPATH:SOURCE …] [inotify=N] [files=N]
  *            [oom=FILE:FD] [words=FILE:FD] [go=FD] [unsynced=1] -- RUNTIME ARG …
  *
- * parent   who started it: the launcher and the runtime die with that process
+ * parent   the process that started it: the launcher and the runtime die with that process
  * mask     a cgroup2 mount to hide: crun refuses hosts that mix cgroup v1 and v2
  * join     a cgroup's tasks or cgroup.procs file: the launcher enters it, and all that it becomes
  * lower    read-only layers, topmost first; upper holds u/ (the writable layer) and w/ (overlayfs's own)
@@ -28,12 +28,12 @@
  * oom, words  files to leave open as FD, the first for reading, the second for writing
  * go       where a byte says that the layers are there, and a second one that the groups and the runtime's configuration are: the
  *          namespaces are made while the caller prepares the former, the layers are mounted while it prepares the latter
- * unsynced what programs in the sandbox ask to be on disk may stay in memory; such an upper cannot be mounted again
+ * unsynced what programs in the sandbox sync to disk may stay in memory; such an upper cannot be mounted again
  * userns, netns   files on which the user and the network namespace are mounted, for the runtime to join
  *
  * What is in the root was written by the sandbox or came from somewhere else. So no link in it is followed, whatever is mounted, and
- * what the machine or the runtime puts there stands on directories of the root itself. What is in the way is told by a line of the
- * log that begins with "refused: ".
+ * what the machine or the runtime puts there stands on directories of the root itself. If something is in the way, a line of the
+ * log that begins with "refused: " says so.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -99,7 +99,7 @@ static void forbid_cores(void) {
     limit(RLIMIT_CORE, 0);
 }
 
-/* Any change of ids takes it back: it is asked for again after the last one. */
+/* Any change of ids clears it, so ask for it again after the last one. */
 static void die_with(pid_t parent) {
     if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)) die("parent death signal");
     if (getppid() != parent) _exit(1); /* it died before that took hold */
@@ -123,7 +123,7 @@ static int number_of(const char *file) {
     return atoi(number + 1);
 }
 
-/* Nothing else is to get that number. */
+/* Nothing else may get that number. */
 static void reserve(const char *file) {
     if (file) open_as("/dev/null", O_PATH, number_of(file));
 }
@@ -163,7 +163,7 @@ static char **parse(int argc, char **argv, struct plan *plan) {
         else if (matches(argv[i], "log", &value)) {
             int fd = open(value, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
             if (fd < 0 || (plan->log = fcntl(fd, F_DUPFD_CLOEXEC, 64)) < 0) die("open %s", value);
-            close(fd); /* the low numbers are what the runtime is to find */
+            close(fd); /* the runtime must find only its own descriptors at the low numbers */
             log_fd = plan->log;
         } else if (matches(argv[i], "mask", &value)) plan->mask = value;
         else if (matches(argv[i], "upper", &value)) plan->upper = value;

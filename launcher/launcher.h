@@ -46,7 +46,7 @@ struct holder {
 
 /* launcher.c */
 __attribute__((noreturn, format(printf, 1, 2))) void die(const char *format, ...);
-/* For what the sandbox's own files are the reason of. */
+/* Ends with a failure that the sandbox's own files have caused. */
 __attribute__((noreturn, format(printf, 1, 2))) void refuse(const char *format, ...);
 void write_file(const char *path, const char *text);
 

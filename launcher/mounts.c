@@ -14,7 +14,7 @@
 
 #include "launcher.h"
 
-#define USER 1000 /* who a directory made for a volume belongs to */
+#define USER 1000 /* the owner of a directory made for a volume */
 
 /* A copy of the mount of the open directory `source`, which is closed, in which the ids 0… on disk are the sandbox's ids: layers
  * stay portable between id ranges. */
@@ -52,7 +52,7 @@ static void act_as(unsigned id) {
 static int resolve(int directory, const char *path, unsigned long flags, unsigned long how_to) {
     struct open_how how = {.flags = O_PATH | O_CLOEXEC | flags, .resolve = how_to | RESOLVE_NO_MAGICLINKS};
     int fd = -1;
-    /* EAGAIN: somebody renamed something on the way, which a sandbox that shares a volume can do without end */
+    /* EAGAIN: a process renamed something on the way, which a sandbox that shares a volume can do without end */
     for (int tries = 0; tries < 1000 && fd < 0; tries++) {
         fd = syscall(SYS_openat2, directory, path, &how, sizeof how);
         if (fd < 0 && errno != EAGAIN) break;
@@ -205,7 +205,7 @@ void open_parts(struct plan *plan) {
     }
 }
 
-/* Whether a part stands in one that came before it. */
+/* Whether a part is inside one that came before it. */
 static int within_another(const struct plan *plan, int number) {
     for (int i = 0; i < number; i++) {
         size_t length = strlen(plan->part[i].path);
@@ -214,7 +214,7 @@ static int within_another(const struct plan *plan, int number) {
     return 0;
 }
 
-/* What is no directory in the agent's place goes, and so does what is no file in that. */
+/* In the agent's place, removes anything that is not a directory, and in that directory anything that is not a file. */
 static void mount_agent(const struct plan *plan, int root) {
     char directory[256];
     const char *name = strrchr(plan->agent.path, '/');
@@ -263,7 +263,7 @@ static int below_devices(const char *files, char *where, size_t room) {
 }
 
 /* The runtime binds devices of the machine into the sandbox. Here it finds them with inodes of the sandbox's own. It remounts them,
- * which is quick where the mount has no attributes to keep. A machine whose devices are mounts themselves has to do with these. */
+ * which is quick where the mount has no attributes to keep. If a machine's devices are mounts themselves, these are used. */
 void own_devices(const struct plan *plan) {
     struct stat info;
     int tree = overlaid("/dev", plan->empty, 0);
@@ -280,8 +280,8 @@ void own_devices(const struct plan *plan) {
     if (null > 2) close(null);
 }
 
-/* From a read-only mount the runtime need not copy itself to be safe from being overwritten by what it starts. The mount gets a
- * place, for the kernel waits a millisecond to take one apart that has none. */
+/* On a read-only mount, what the runtime starts cannot overwrite the runtime, so it need not copy itself. The mount gets a place,
+ * since the kernel takes a millisecond to take apart one that has none. */
 void mount_runtime(const char *runtime) {
     int target = open(runtime, O_PATH | O_CLOEXEC);
     if (target < 0) die("open %s", runtime);

@@ -72,7 +72,7 @@ static void mount_namespace(const struct holder *holder, const char *which, cons
     if (mount(path, target, NULL, MS_BIND, NULL)) die("mount %s", target);
 }
 
-/* Make the user namespace and return a descriptor of it; the holder goes on to the network namespace, which takes a millisecond. */
+/* Make the user namespace and return a descriptor of it; the holder then makes the network namespace, which takes a millisecond. */
 int begin_namespaces(const struct plan *plan, struct holder *holder) {
     int up[2], down[2];
     if (pipe2(up, O_CLOEXEC) || pipe2(down, O_CLOEXEC)) die("pipe");

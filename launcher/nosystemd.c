@@ -1,8 +1,8 @@
 /* A libsystemd in which every function fails.
  *
- * crun is linked to libsystemd for a way to make cgroups, and a journal, that Skerry does not use. With it come libraries for
- * compression and cryptography: loading all these took crun longer than anything else it does at a create. The launcher has crun
- * load this one in its place, where it has all the names that crun wants (`launch.py` looks); nosystemd.map has their versions.
+ * crun is linked to libsystemd for cgroups and a journal that Skerry does not use. libsystemd brings libraries for compression
+ * and cryptography, and loading all these takes crun longer than anything else it does at a create. The launcher makes crun load
+ * this one in its place, if it has all the names that crun needs (`launch.py` checks); nosystemd.map has their versions.
  */
 #include <errno.h>
 

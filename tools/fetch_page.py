@@ -1,4 +1,4 @@
-"""Puts the files of Swagger UI, out of a package that is locked by hash, where the API page serves them from.
+"""Copies the files of Swagger UI from a package that is locked by hash to where the server serves the API page from.
 
 Usage: tools/fetch_page.py WHEEL_DIRECTORY TARGET_DIRECTORY
 """

@@ -1,4 +1,4 @@
-"""Write the run-time half of each package's `__init__`: from the imports that type checkers read, above the mark.
+"""Writes the run-time half of each package's `__init__` from the imports above the mark, which type checkers read.
 
 python tools/gen_doors.py           rewrite them
 python tools/gen_doors.py --check   fail if one is out of date
@@ -20,7 +20,7 @@ def doors() -> list[Path]:
 
 
 def generate(path: Path) -> str:
-    """The door with its table and its `__all__` made anew. Raises SystemExit where one name has two meanings."""
+    """The `__init__` with a new table and a new `__all__`. Raises SystemExit if one name has two meanings."""
     head = path.read_text().partition(MARK)[0]
     package = ".".join(path.relative_to(ROOT / "src").parent.parts)
     modules: dict[str, list[str]] = {}
@@ -40,7 +40,7 @@ def generate(path: Path) -> str:
         name for name in names if (path.parent / name / "__init__.py").exists() or (path.parent / f"{name}.py").exists()
     }
     if twice or shadowed:
-        raise SystemExit(f"{path}: twice, or a module too: {', '.join(sorted(twice | shadowed))}")
+        raise SystemExit(f"{path}: imported twice, or also the name of a module: {', '.join(sorted(twice | shadowed))}")
     table = "".join(f"    {module!r}: {' '.join(found)!r},\n" for module, found in modules.items())
     text = (
         f"{head}{MARK}__getattr__, __dir__ = lazy(__name__, {{\n{table}}})\n__all__ = {sorted(names + constants)!r}\n"

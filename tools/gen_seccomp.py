@@ -1,10 +1,10 @@
-"""Compile the system call filter of the local provider for this machine's architecture.
+"""Compiles the system call filter of the local provider for this machine's architecture.
 
 python tools/gen_seccomp.py OUT
 
-The kernel checks and compiles the filter again for every sandbox, so its size is time: allowed calls lie in ranges, and
-a search over ranges has a third of the instructions that libseccomp makes of the same list, which saves half a
-millisecond. libseccomp gives the numbers.
+The kernel checks and compiles the filter again for every sandbox, so a smaller filter is faster. A search over ranges
+of allowed calls has a third of the instructions that libseccomp makes of the same list, which saves half a
+millisecond. libseccomp provides the numbers of the calls.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LOAD, AND, GREATER_EQUAL, EQUAL, ANY_BIT, RETURN = 0x20, 0x54, 0x35, 0x15, 0x45,
 NUMBER, ARCH, FIRST_ARGUMENT, SECOND_ARGUMENT, THIRD_ARGUMENT, FOURTH_ARGUMENT = 0, 4, 16, 24, 32, 40
 ALLOW, ERRNO = 0x7FFF0000, 0x00050000
 X32 = 0x4000_0000
-"""Calls of the x32 mode start here; there are none for a sandbox."""
+"""Calls of the x32 mode start here; a sandbox may make none of them."""
 
 Instruction = tuple[int, int, int, int]
 
@@ -41,7 +41,7 @@ def load_policy() -> ModuleType:
 
 
 def numbers(names: list[str]) -> set[int]:
-    """Of those that this architecture and libseccomp know; any other call is as good as unlisted."""
+    """The numbers of the calls that this architecture and libseccomp know; any other call is as good as unlisted."""
     found = (pyseccomp.resolve_syscall(pyseccomp.system_arch(), name) for name in names)
     return {number for number in found if number >= 0}
 
@@ -109,7 +109,7 @@ def search(ranges: list[tuple[int, list[Instruction]]]) -> list[Instruction]:
 
 def build(policy: ModuleType) -> list[Instruction]:
     unlisted, refused = ERRNO | policy.UNLISTED_ERRNO, ERRNO | policy.REFUSED_ERRNO
-    pretended = ERRNO | 0  # nothing is done, and the caller is told that it was
+    pretended = ERRNO | 0  # the kernel does nothing, and reports success
     ioctl = not_of_type(policy.IOCTL_TYPE, policy.BTRFS_IOCTLS, policy.SHARED_IOCTLS, policy.TERMINAL_IOCTLS, refused)
     actions = dict.fromkeys(numbers(policy.REFUSED), answer(refused))
     actions |= dict.fromkeys(numbers(policy.ALLOWED), answer(ALLOW))

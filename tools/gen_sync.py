@@ -1,4 +1,4 @@
-"""Write the blocking API from the async one: same names, same docstrings, one-line bodies.
+"""Writes the blocking API from the async one: same names, same docstrings, one-line bodies.
 
 python tools/gen_sync.py           rewrite src/skerry/sdk/blocking/_sync.py
 python tools/gen_sync.py --check   fail if it is out of date
@@ -34,7 +34,7 @@ MODULES = (
     "sandbox",
 )
 PARTS = ("state.verbs",)
-"""Modules among these with a class that others derive from: what it has is in their blocking class too."""
+"""Modules among these with a class that others derive from: its members are in their blocking classes too."""
 TARGET = PACKAGE / "blocking/_sync.py"
 HEADER = """\
 \"\"\"The blocking API.
@@ -75,7 +75,7 @@ def _short(module: str) -> str:
 
 
 class Generator:
-    """Reads the modules and writes one class for each of theirs that begins with Async."""
+    """Reads the modules and writes one class for each of their classes that begin with Async."""
 
     def __init__(self) -> None:
         self.trees = {name: ast.parse(_path(name).read_text()) for name in MODULES}
@@ -104,7 +104,7 @@ class Generator:
         return "\n".join(lines) + "\n"
 
     def imports(self) -> list[str]:
-        """Everything the modules import or define; ruff takes away what is not used."""
+        """Everything the modules import or define; ruff removes what is not used."""
         lines = []
         for module, tree in self.trees.items():
             room, _, name = f"skerry.sdk.{module}".rpartition(".")

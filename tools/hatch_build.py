@@ -22,7 +22,7 @@ PAGE = Path("src/skerry/server/static/docs")
 
 class NativeWheel(BuildHookInterface):  # type: ignore[type-arg]
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Build what the wheel lacks. Ends the build with one sentence where that is impossible."""
+        """Build what the wheel lacks. If that is impossible, ends the build with one sentence that says why."""
         root = Path(self.root)
         self._build(root)
         if version != "editable":
@@ -33,7 +33,7 @@ class NativeWheel(BuildHookInterface):  # type: ignore[type-arg]
     def _build(self, root: Path) -> None:
         if sys.platform != "linux" or platform.machine() not in ARCHITECTURES:
             here = f"{platform.system()} on {platform.machine()}"
-            self.app.abort(f"skerry: its programs are for Linux on {' or '.join(ARCHITECTURES)}, and this is {here}.")
+            self.app.abort(f"skerry: its programs need Linux on {' or '.join(ARCHITECTURES)}; this is {here}.")
         missing = missing_tools()
         if missing:
             names = " and ".join(missing)
@@ -49,10 +49,10 @@ class NativeWheel(BuildHookInterface):  # type: ignore[type-arg]
         done = _run(command, cwd=root)
         if done.returncode or not all((root / "src/skerry/_bin" / name).is_file() for name in PROGRAMS):
             said = done.stdout.strip()
-            self.app.abort(f"{said}\nskerry: its native programs cannot be built; `make programs` said what is above.")
+            self.app.abort(f"{said}\nskerry: its native programs cannot be built; see the output of `make` above.")
 
     def _fetch_page(self, root: Path) -> None:
-        """The files of the server's API page, out of a package that is locked by hash; a wheel works without them."""
+        """Fetch the server's API page from a package that is locked by hash; a wheel works without it."""
         if (root / PAGE / "swagger-ui-bundle.js").is_file():
             return
         with tempfile.TemporaryDirectory() as there:
@@ -74,14 +74,14 @@ class NativeWheel(BuildHookInterface):  # type: ignore[type-arg]
             if done.returncode:
                 said = done.stdout.strip()
                 self.app.display_warning(
-                    f"{said}\nskerry: the API page cannot be fetched: this wheel's server has none."
+                    f"{said}\nskerry: the API page cannot be fetched; the server in this wheel does not have that page."
                 )
                 return
             subprocess.run([sys.executable, root / "tools/fetch_page.py", there, root / PAGE], check=True)
 
 
 def missing_tools() -> dict[str, str]:
-    """What the build needs and does not find: its name, and the Debian package that has it."""
+    """What the build needs and does not find: each name with the Debian package that has it."""
     missing = {}
     for variable, program, package in (
         (None, "make", "make"),

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Runs a command in a clone of this tree on a minimal Debian made for it, with make, git, certificates and nothing else.
 # Usage: [SUITE=trixie] tools/new_machine.sh make test     (without SUITE: the release that this machine has)
-# Files and mounts are its own; kernel, network and processes are this machine's. What leads to the package registries comes
-# along: apt's sources, the settings of pip and npm, certificates, the resolver, and /opt, where an index may be.
+# It has its own files and mounts, and this machine's kernel, network and processes. It gets what leads to the package
+# registries: apt's sources, the settings of pip and npm, certificates, the resolver, and /opt, where an index may be.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }
 (($#)) || die "no command; for example: tools/new_machine.sh make test"
-[[ $EUID -eq 0 ]] || die "only root can make a file system with users and devices of its own"
+[[ $EUID -eq 0 ]] || die "only root can make a file system with its own users and devices"
 command -v mmdebstrap >/dev/null || die "mmdebstrap is missing: run \`make setup\`"
 
 place=$(mktemp -d /var/tmp/new-machine-XXXXXX)
@@ -29,7 +29,7 @@ chroot "$root" update-ca-certificates >/dev/null 2>&1
 git clone -q . "$root$HOME/skerry"
 mkdir "$root/old"
 
-# pivot_root, since whoever only chroots may make no user namespace.
+# pivot_root, since a process in a chroot cannot make a user namespace.
 unshare --mount --propagation private bash -euc '
     root=$1; shift
     mount --bind "$root" "$root"

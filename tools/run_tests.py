@@ -1,9 +1,9 @@
-"""Run the tests: several at a time, each worker in namespaces of its own, then alone those that need the whole machine.
+"""Runs the tests: several at a time, each worker in its own namespaces, then alone those that need the whole machine.
 
 python tools/run_tests.py [--all] [--record] [PYTEST ARGUMENT …]
 
-Ten random mutants are tried beside the second part. At most three tests that failed are run again, alone; each is
-named at the end, since it asks too much of a busy machine. `--all` adds the tests marked `long` and writes
+Ten random mutants run beside the second part. At most three failed tests are run again, alone; the end of the output
+names each of them, since it asks too much of a busy machine. `--all` adds the tests marked `long` and writes
 tests/results/test-all.json. `--record` writes tests/timings.json, by which tests are ordered and kept to a budget.
 """
 
@@ -27,7 +27,7 @@ WORKERS = 4
 FORGIVEN = 3
 MUTANTS = 10
 BUDGET = 11 * 60.0
-"""Seconds that `make test` may take on 2 cores where set-up was done; a longer run says so."""
+"""Seconds that `make test` may take on 2 cores after set-up; a longer run says so."""
 TIMINGS = ROOT / "tests/timings.json"
 RESULT = ROOT / "tests/results/test-all.json"
 PYTEST = (sys.executable, "-m", "pytest", "-p", "no:cacheprovider")
@@ -35,7 +35,7 @@ PYTEST = (sys.executable, "-m", "pytest", "-p", "no:cacheprovider")
 
 @dataclass
 class Part:
-    """One run of pytest: what tests/conftest.py reported of it."""
+    """One run of pytest, as tests/conftest.py reported it."""
 
     name: str
     seconds: float
@@ -48,7 +48,7 @@ class Part:
 
     @property
     def broken(self) -> bool:
-        """Whether more went wrong than tests that failed: a crash, a skipped test, a sandbox left behind."""
+        """Whether more went wrong than failed tests: a crash, a skipped test, a sandbox left behind."""
         return bool(self.complaints) or self.code not in (0, 1) or (self.code == 1 and not self.failed)
 
 
@@ -66,7 +66,7 @@ def run_part(name: str, *arguments: str) -> Part:
 
 
 class Mutants:
-    """Ten random mutants in a process beside; their seed is printed."""
+    """Ten random mutants in a second process; prints their seed."""
 
     def __init__(self) -> None:
         self.seed = int(os.environ.get("SKERRY_TEST_SEED", random.randrange(1 << 30)))
@@ -99,7 +99,7 @@ def show(parts: list[Part], again: Part | None, seconds: float) -> None:
     for part in parts:
         print(f"{part.passed:5} passed in {part.seconds:4.0f} s, {part.created} sandboxes: {part.name}")
     if again is not None:
-        print("\033[33mfailed beside other tests and passed alone, to be mended:\033[0m")
+        print("\033[33mfailed beside other tests but passed alone; fix them:\033[0m")
         for name in sorted(again.durations):
             print(f"  {name}")
     over = "" if seconds <= BUDGET else f"; \033[33mthe budget is {BUDGET / 60:.0f} minutes\033[0m"
@@ -128,7 +128,7 @@ def write_result(parts: list[Part], again: Part | None, *, good: bool, seconds: 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--all", action="store_true", help="also what a commit does not wait for")
+    parser.add_argument("--all", action="store_true", help="run also the tests that are too slow for every commit")
     parser.add_argument("--record", action="store_true", help="write tests/timings.json")
     own, given = parser.parse_known_args()
     started = time.monotonic()

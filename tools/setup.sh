@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Installs what Skerry needs on this machine and the Python environment in .venv; a second run does nothing.
-# Usage: tools/setup.sh [test]     ("test" adds the compiler of the fuzzers, a browser and what else only tests use)
+# Usage: tools/setup.sh [test]     ("test" adds the compiler of the fuzzers, a browser and the other programs that only tests use)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 exec 9<tools/setup.sh && flock 9 # one at a time: two runs would write the same .venv
 
 say() { printf '\033[2m» %s\033[0m\n' "$*" >&2; }
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }
-# A registry that does not answer at once is asked again.
+# Tries again when a registry does not answer.
 patiently() {
     local pause
     for pause in 5 15; do
@@ -79,12 +79,12 @@ install_packages() {
     local packages
     packages=$(missing_packages "${1:-}" | xargs)
     [[ -n $packages ]] || return 0
-    has apt-get || die "these are missing, and there is no apt-get to install them with: $packages"
+    has apt-get || die "these packages are missing, and there is no apt-get to install them: $packages"
     [[ $EUID -eq 0 ]] || die "these packages are missing and only root can install them: $packages
 hint: run \`sudo make setup\`"
     say "apt-get install $packages"
-    patiently apt update || say "apt-get update failed; trying with what is known"
-    packages=$(missing_packages "${1:-}" | xargs) # again: names may be known only now
+    patiently apt update || say "apt-get update failed; trying with the present package lists"
+    packages=$(missing_packages "${1:-}" | xargs) # again: only now some names may be known
     # shellcheck disable=SC2086  # a list of words
     patiently apt install -y --no-install-recommends $packages
     packages=$(missing_packages "${1:-}" | xargs)
@@ -103,23 +103,23 @@ make_venv() {
         return
     fi
     rm -f .venv/setup-stamp
-    # A virtual environment holds absolute paths: one that was moved here is made anew.
+    # A virtual environment holds absolute paths: make a new one if it was moved here.
     if ! .venv/bin/python -m pip --version 2>/dev/null | grep -qF "$PWD/.venv/" || ! usable .venv/bin/python; then
         python=$(find_python)
         say "$("$python" --version) in .venv"
         "$python" -m venv --clear .venv
     fi
     say "Python packages, locked by hash"
-    # uv is quick; pip has the last word where only pip is configured for this machine's index.
+    # uv is quick; pip is the fallback where only pip is configured for this machine's index.
     .venv/bin/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements-uv.txt || say "no uv"
-    # --python: an environment that is active in the caller's shell is not meant
+    # --python: ignore an environment that is active in the caller's shell
     .venv/bin/uv pip install -q --python .venv/bin/python --system-certs --compile-bytecode --require-hashes -r requirements-dev.txt ||
         patiently .venv/bin/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements-dev.txt
     .venv/bin/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
     printf '%s\n' "$want" >.venv/setup-stamp
 }
 
-# The API page's files come out of a package that is locked by hash and not installed.
+# The API page's files come from a package that is locked by hash and not installed.
 fetch_page() {
     local target=src/skerry/server/static/docs want wheel
     want=$(cat requirements-page.txt tools/fetch_page.py | sha256sum)

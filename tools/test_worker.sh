@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The Python of one worker of pytest-xdist: in mount and process namespaces of its own, so that a test which counts mounts,
+# Runs the Python of one worker of pytest-xdist in its own mount and process namespaces, so that a test which counts mounts,
 # processes or namespaces counts those of its worker alone. bash is process 1 there and reaps what tests leave behind.
 cd "$(dirname "$0")/.."
 exec unshare --mount --propagation private --pid --fork --kill-child --mount-proc \

@@ -1,4 +1,4 @@
-"""What `make vm-test` runs inside its machine: before a shutdown with a sandbox that runs, and after it.
+"""The cases that `make vm-test` runs inside its virtual machine, before and after a shutdown with a running sandbox.
 
 vm_cases.py [CASE …]     prints what the cases say, and for each one `row|CASE|RESULT|WHAT|REASON`
 """
@@ -20,16 +20,16 @@ EXPECTED: Mapping[str, str] = {
     "::test_processes_beyond_the_limit_cannot_start": "forty processes do not start within its 1.5 s",
     "::test_the_lifetime_of_a_paused_sandbox_ends_and_that_of_a_stopped_one_does_not": "its 2 s end before the pause",
 }
-"""Tests that may fail here, by the end of their name, each with the reason. Whatever else fails, fails the run."""
+"""Tests that may fail here, by the end of their name, each with the reason. Any other failure fails the run."""
 
 PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "timeout=1200")
 KEPT = Path("/root/vm-kept")
-"""There from the first boot on: the name of the sandbox that ran when the machine was shut down."""
+"""A file that exists after the first boot: the name of the sandbox that ran when the machine was shut down."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """How a case went."""
+    """The result of a case."""
 
     result: str
     what: str
@@ -84,7 +84,7 @@ def doctor() -> Row:
 
 
 def half_made_group() -> Row:
-    """As a process leaves it that dies between making the parent group and giving it its controllers."""
+    """The parent group as a process leaves it that dies before it gives the group its controllers."""
     parent = Path("/sys/fs/cgroup/skerry")
     if parent.is_dir():
         parent.rmdir()
@@ -93,7 +93,7 @@ def half_made_group() -> Row:
 
 
 def cgroup_namespace() -> Row:
-    """As in a container: the root of what can be seen has processes."""
+    """As in a container: the root of the visible cgroups has processes."""
     mount = "umount -l /sys/fs/cgroup; mount -t cgroup2 none /sys/fs/cgroup"
     inside = f"{mount}; cat /sys/fs/cgroup/cgroup.procs; skerry doctor; skerry run -- id"
     service = ["systemd-run", "--quiet", "--pipe", "--wait", "-p", "Delegate=yes"]
@@ -102,7 +102,7 @@ def cgroup_namespace() -> Row:
 
 
 def protected_groups() -> Row:
-    """A service with ProtectControlGroups=yes is told so, by a typed error."""
+    """A service with ProtectControlGroups=yes gets a typed error that says so."""
     service = ["systemd-run", "--quiet", "--pipe", "--wait", "-p", "ProtectControlGroups=yes"]
     keep = [f"--setenv={name}={os.environ[name]}" for name in ("PATH", "HOME", "LANG")]
     done = run(*service, *keep, "skerry", "run", "--", "true")
@@ -160,14 +160,14 @@ def left() -> Row:
 
 
 def start_lasting() -> Row:
-    """The sandbox that runs when the machine is shut down: idle but for one process."""
+    """Start the sandbox that runs when the machine is shut down: idle but for one process."""
     done = run("skerry", "create", "--name", "lasting", "--lifetime", "7200")
     run("skerry", "exec", "lasting", "--", "sh", "-c", "echo precious > kept; sleep 1000 >&- 2>&- & echo")
     return Row("passed" if done.returncode == 0 else "FAILED", done.stdout.strip())
 
 
 def after_the_boot() -> Row:
-    """It was stopped in order, and has its files."""
+    """Check that the sandbox was stopped in order, and has its files."""
     done = subprocess.run(["skerry", "info", "lasting", "-o", "json"], capture_output=True, text=True, timeout=600)
     say(done.stdout + done.stderr)
     info = json.loads(done.stdout)
@@ -182,7 +182,7 @@ def report(name: str, look: Callable[[], Row]) -> None:
     began = time.monotonic()
     try:
         row = look()
-    except (subprocess.TimeoutExpired, OSError, ValueError, KeyError) as error:  # the others are to run all the same
+    except (subprocess.TimeoutExpired, OSError, ValueError, KeyError) as error:  # run the other cases all the same
         row = Row("FAILED", f"{type(error).__name__}: {error}")
     text = "|".join(part.replace("|", " ").replace("\n", " ") for part in (row.result, row.what, row.reason))
     say(f"row|{name} ({time.monotonic() - began:.0f} s)|{text}")

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Boots a Debian of packages alone, with systemd and unified cgroup v2, and runs tools/vm_cases.py in a clone of this tree there.
 # Usage: [SUITE=trixie] [VM_TIMEOUT=7200] tools/vm_test.sh [CASE …]     (without one: all; without SUITE: bookworm)
-# The machine is qemu's, in software, so it needs no KVM and takes its time. It has no network: what comes from registries is
+# qemu emulates the machine in software, so it needs no KVM and is slow. It has no network: what comes from registries is
 # installed before it boots. Its root is kept in VM_CACHE (/var/cache/skerry-vm), which makes the next run quicker.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }
 say() { printf '\033[2m» %4d s  %s\033[0m\n' "$SECONDS" "$*" >&2; }
-[[ $EUID -eq 0 ]] || die "only root can make a file system with users and devices of its own"
+[[ $EUID -eq 0 ]] || die "only root can make a file system with its own users and devices"
 
 suite=${SUITE:-bookworm}
 cache=${VM_CACHE:-/var/cache/skerry-vm}/$suite
@@ -16,7 +16,7 @@ limit=${VM_TIMEOUT:-7200}
 shutdown_limit=30 # seconds between SIGTERM and the end; systemd waits 90 for what does not end
 root=$cache/root
 mkdir -p "$cache"
-exec 9>"$cache/lock" && flock 9 # one at a time: they share the root
+exec 9>"$cache/lock" && flock 9 # one run at a time: all share the root
 work=$(mktemp -d /var/tmp/vm-test-XXXXXX)
 vm=
 trap '[[ -z $vm ]] || kill "$vm" 2>/dev/null || true; rm -rf --one-file-system "$work"' EXIT
@@ -94,7 +94,7 @@ Environment=HOME=/root LANG=C.UTF-8 TERM=dumb PATH=/root/skerry/.venv/bin:/usr/s
 ExecStart=/bin/bash -c 'exec python tools/vm_cases.py $(cat /root/vm-cases)'
 StandardOutput=file:/dev/ttyS1
 StandardError=file:/dev/ttyS1
-# what it leaves running is what the shutdown is measured with
+# the shutdown is measured with what this leaves running
 KillMode=process
 [Install]
 WantedBy=graphical.target
@@ -105,7 +105,7 @@ END
     mkfs.ext4 -q -F -E lazy_itable_init=1,lazy_journal_init=1 -d "$root" "$work/disk" 16G >/dev/null
 }
 
-# Boot it and show what the cases say, until the machine is off.
+# Boot the machine and show what the cases print, until it is off.
 boot() {
     say "boot, at most $limit s; its console is $cache/console-$1"
     : >"$work/out-$1"
@@ -145,6 +145,6 @@ boot 2
 ended=$(tr -d '\r' <"$work/out-2" | grep -c '^vm-test: complete$') || true
 sed -n 's/^about|//p' "$work/out-1" | tr -d '\r'
 { echo 'case|result|what|expected under emulation, because' && cat "$work/rows"; } | column -t -s '|'
-[[ $ended == 1 ]] || die "the machine did not come to the end: see $cache/console-1 and $cache/console-2"
+[[ $ended == 1 ]] || die "the machine did not finish: see $cache/console-1 and $cache/console-2"
 ! grep -q '|FAILED|' "$work/rows" || die "see above; the consoles are $cache/console-1 and $cache/console-2"
-say "all that is not expected to fail has passed"
+say "passed, except for expected failures"

@@ -1,4 +1,4 @@
-"""Runs a command with SKERRY_URL and SKERRY_API_KEY of a new server, which is gone afterwards."""
+"""Runs a command with the SKERRY_URL and SKERRY_API_KEY of a new server, then removes that server."""
 
 from __future__ import annotations
 

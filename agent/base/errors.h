@@ -2,12 +2,12 @@
 #ifndef ERRORS_H
 #define ERRORS_H
 
-#define NOT_A_FILE_ERRNO ENXIO /* what opening a socket gives; used for every file that is no regular one */
-#define CONFLICT_ERRNO ECANCELED /* what no file operation gives */
+#define NOT_A_FILE_ERRNO ENXIO /* what opening a socket gives; used for every file that is not a regular file */
+#define CONFLICT_ERRNO ECANCELED /* an errno that no file operation gives */
 
 /* The code for an errno of a file operation. */
 const char *error_code(int err);
-/* A word on it. */
+/* A short description of it. */
 const char *error_text(int err);
 
 #endif

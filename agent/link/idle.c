@@ -15,7 +15,7 @@
 
 #define LOOK_MS 5000
 #define LOOK_MIN_MS 50
-#define TELL_AFTER_MS 1000 /* off the way of a request, and once for many of them */
+#define TELL_AFTER_MS 1000 /* does not delay a request, and serves many of them at once */
 #define TELL_MS 5000
 
 static int64_t step(void)
@@ -25,7 +25,7 @@ static int64_t step(void)
     return quarter > LOOK_MS ? LOOK_MS : quarter < LOOK_MIN_MS ? LOOK_MIN_MS : quarter;
 }
 
-/* By all that we have ever started but the file workers: the dead are in the sums of those who took them in. */
+/* Used by all that we have ever started but the file workers: the time of the dead is in the sums of their reapers. */
 static int64_t cpu_used(void)
 {
     pid_t workers[MAX_WORKERS];
@@ -127,7 +127,7 @@ bool idle_over(void)
         return false;
     /* Time in which we did not run, as in a frozen sandbox, is not inactivity. */
     i->active += now - i->next;
-    /* A sum that falls is work too: some have ended that nobody waited for. */
+    /* A sum that falls is work too: processes have ended that nobody waited for. */
     int64_t used = cpu_used(), change = llabs(used - i->cpu_us);
     bool computes = change * 100 >= (now - i->looked) * 1000; /* 1 % of one core */
     if (busy() || computes || i->active > now) {

@@ -7,8 +7,8 @@
 
 /* Times are CLOCK_BOOTTIME, ms. CPU time is not looked at while `limit` is 0. */
 struct idle {
-    int64_t limit;         /* inactive for so long: the sandbox ends */
-    int64_t active;        /* when it last was seen at work */
+    int64_t limit;         /* the sandbox ends after this long without work */
+    int64_t active;        /* when the sandbox was last seen at work */
     int64_t looked, next;  /* the last look at its processes, and the next */
     int64_t cpu_us;        /* what they had used then */
     int64_t tell, told_at; /* when the host is told next, 0: nothing is new; and when it was last */
@@ -17,11 +17,11 @@ struct idle {
 
 /* From BOOT, before anything has run. */
 void idle_init(int64_t limit);
-/* 0: measure no more. */
+/* Sets the limit; 0: stop measuring. */
 void idle_set(int64_t limit);
 /* Work was done just now. */
 void idle_touch(void);
-/* Work may have begun: see whether the host is to be told. */
+/* Work may have begun: check whether to tell the host. */
 void idle_begun(void);
 /* Tells the host, if it is time to, whether the sandbox is at work or when it last was. */
 void idle_tell(void);
@@ -29,7 +29,7 @@ void idle_tell(void);
 int64_t idle_for(void);
 /* When to look or to tell next, -1: never. */
 int64_t idle_next_wake(void);
-/* Looks if it is time to; whether the limit is reached. */
+/* Looks if it is time to; returns whether the limit is reached. */
 bool idle_over(void);
 
 #endif

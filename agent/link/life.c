@@ -1,4 +1,4 @@
-/* The end of the sandbox: what brings it, the time processes get before it, and the last words. */
+/* The end of the sandbox: its causes, the time processes get before it, and the last words. */
 #include "link/life.h"
 
 #include <signal.h>
@@ -21,7 +21,7 @@ static bool any_lease(void)
     return false;
 }
 
-/* Asked again, it is the earlier end that counts. */
+/* If the end is asked for again, the earlier one counts. */
 static void end(int64_t grace, const char *why)
 {
     int64_t until = now_ms() + bounded(grace);
@@ -95,7 +95,7 @@ const char *life_over(void)
 {
     bool late = agent.deadline && now_ms() >= agent.deadline;
 
-    /* Whatever hurries it, somebody had asked for this end before. */
+    /* The reason stays the first one, even if something else makes the end come sooner. */
     if (agent.drain_until)
         return agent.ending || late || now_ms() >= agent.drain_until || (procs_gone() && all_told()) ? agent.drain_why : NULL;
     if (agent.ending)
@@ -124,7 +124,7 @@ bool life_note(int64_t active)
     struct buf b = {0};
 
     compose(&b, active < 0 ? "at_work" : "at_rest", wall_ms() - (active < 0 ? 0 : now_ms() - active), false);
-    signal(SIGXFSZ, SIG_IGN); /* a limit of file sizes is no reason to die of */
+    signal(SIGXFSZ, SIG_IGN); /* do not die of a limit on file sizes */
     bool done = !b.failed && pwrite(agent.words_fd, buf_front(&b), buf_size(&b), 0) == (ssize_t)buf_size(&b);
     signal(SIGXFSZ, SIG_DFL);
     buf_free(&b);
@@ -133,13 +133,13 @@ bool life_note(int64_t active)
 
 _Static_assert(ENV_LIMIT + 4096 < MAX_PAYLOAD, "an environment fits in a frame");
 
-/* Where there is no memory or disk for the environment, there may still be some for the reason. */
+/* Without memory or disk for the environment there may still be some for the reason. */
 void life_last_words(const char *reason)
 {
     if (agent.words_fd < 0)
         return;
-    signal(SIGXFSZ, SIG_IGN); /* a limit of file sizes is no reason to die of */
-    if (ftruncate(agent.words_fd, 0) < 0) /* of a note */
+    signal(SIGXFSZ, SIG_IGN); /* do not die of a limit on file sizes */
+    if (ftruncate(agent.words_fd, 0) < 0) /* removes a note */
         return;
     for (int with_env = 1; with_env >= 0; with_env--) {
         struct buf b = {0};

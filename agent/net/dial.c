@@ -21,7 +21,7 @@ struct dial {
     struct watch socket;
     uint16_t port;
     char address[INET6_ADDRSTRLEN];
-    bool fallback;  /* nobody at this address: ::1 is next */
+    bool fallback;  /* nobody listens at this address: try ::1 next */
     bool connected, readable;
     bool ended;     /* the socket has no more */
     bool input_ended, shut; /* the client has no more; the socket knows */
@@ -51,7 +51,7 @@ static void dial_fail(struct dial *d, int err)
     dial_free(d);
 }
 
-/* False: it has failed and is gone. */
+/* False: it has failed and was freed. */
 static bool dial_listen(struct dial *d)
 {
     uint32_t writes = !d->connected || buf_size(&d->buffer) ? EPOLLOUT : 0;
@@ -118,7 +118,7 @@ static void flush(struct dial *d)
 
 static void dial_start(struct dial *d);
 
-/* A connection to an unused port of those that clients get may meet itself. */
+/* A connection to an unused port in the range for clients may connect to itself. */
 static bool met_itself(int fd)
 {
     struct sockaddr_in6 here = {0}, there = {0};
@@ -143,7 +143,7 @@ static void dial_done(struct dial *d, int err)
     }
     if (err)
         return dial_fail(d, err);
-    setsockopt(d->socket.fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on); /* the client has gathered it already */
+    setsockopt(d->socket.fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on); /* the client has already gathered the data */
     d->connected = true;
     size_t mark = frame_begin(&c->out, d->stream.id, T_REPLY, 0);
     put_text(&c->out, 1, d->address);
@@ -239,7 +239,7 @@ static bool on_frame(struct stream *s, const struct frame *f)
     return true;
 }
 
-/* The other side sees a reset: whoever gave up has not said that this was all. */
+/* The other side sees a reset: a client that gave up has not said that this was all. */
 static void on_drop(struct stream *s)
 {
     struct dial *d = container_of(s, struct dial, stream);
@@ -262,7 +262,7 @@ static bool finish(struct dial *d)
     return true;
 }
 
-/* Without credit it only looks whether the end has come, which needs none. */
+/* Without credit, only check for the end of the stream, which needs none. */
 static bool receive(struct dial *d)
 {
     size_t size = d->credit < CHUNK ? (size_t)d->credit : CHUNK;

@@ -5,7 +5,7 @@
 #include "proc/proc.h"
 
 #define REPAY_AT 32768       /* input credit goes back in steps of at least this */
-#define INPUT_MAX (1u << 20) /* buffered input, whoever sent it */
+#define INPUT_MAX (1u << 20) /* buffered input, from any client */
 enum { ATTACH_VIEW = 1 };
 
 void attach_repay(struct attach *a, size_t bytes)
@@ -31,7 +31,7 @@ static bool on_data(struct attach *a, const struct frame *f)
         return false;
     a->input_credit -= bytes.size;
     a->input_ended = f->flags & F_END;
-    if (p->controller != a) { /* taken over meanwhile: it cannot know yet */
+    if (p->controller != a) { /* another client took over, and this one does not know yet */
         attach_repay(a, bytes.size);
         return true;
     }

@@ -1,8 +1,8 @@
 /*
- * Which processes the kernel has killed for want of memory. It counts them for the whole sandbox and does not say whose
- * they were, and one that was killed further down is reaped by its own parent. So a kill is open for every tree that
- * lived at that time, until one of them has it: the one where something is known to have died of it, the only one that
- * there is, or else the one with the largest process, since that is what the kernel kills.
+ * Finds out which processes the kernel has killed for want of memory. The kernel counts them for the whole sandbox and
+ * does not say whose they were, and a process further down is reaped by its own parent. So every tree that lived at that
+ * time is a candidate for a kill, until one of them gets it: the one where something is known to have died of it, the
+ * only one, or else the one with the largest process, since that is what the kernel kills.
  */
 #include <signal.h>
 #include <stdlib.h>
@@ -32,7 +32,7 @@ static int64_t count(void)
     return line ? strtoll(line + strlen("\noom_kill "), NULL, 10) : -1;
 }
 
-/* Something of it may be alive, be it without its main process. */
+/* Some of its processes may be alive, even without the main process. */
 static bool alive(const struct proc *p) { return p->reports.fd >= 0; }
 
 void oom_look(void)

@@ -15,8 +15,8 @@
 #include "proc/process_tree.h"
 
 #define KEEP_ENDED 64
-#define KILL_LOOK_MS 300  /* a supervisor that is held by somebody then is killed, and we do its work */
-#define KILL_GRACE_MS 900 /* the exit is reported then at the latest, whatever hangs in the kernel */
+#define KILL_LOOK_MS 300  /* after this, kill a supervisor that something holds up, and do its work */
+#define KILL_GRACE_MS 900 /* report the exit after this at the latest, whatever hangs in the kernel */
 #define OOM_CHECKS 3      /* the counter may lag behind the death */
 #define OOM_WAIT_MS 2
 
@@ -175,7 +175,7 @@ void proc_tree_ended(struct proc *p)
     if (p->state == P_STARTING && !p->pid)
         return fail_start(p, "IO_ERROR", 0, "the supervisor was killed");
     if (p->state == P_STARTING)
-        on_started(p, p->pid); /* by its own program, faster than it could say so */
+        on_started(p, p->pid); /* its own program killed it before it could report the start */
     if (p->state == P_RUNNING)
         return ending(p, p->exited ? p->wait_status : SIGKILL, !p->exited || p->killing);
     proc_settle(p);
@@ -285,7 +285,7 @@ void proc_kill(struct proc *p, enum kill_reason reason)
     if (p->state == P_ENDED || (p->killing && p->state != P_ENDING))
         return;
     proc_order(p, O_KILL, 0);
-    if (p->state == P_ENDING) { /* its own end stands; only the rest of the tree and the output go */
+    if (p->state == P_ENDING) { /* its own end stands; only drop the rest of the tree and the output */
         for (int i = 0; i < 2; i++) {
             p->out[i].state = OUT_DONE;
             output_close(&p->out[i]);
@@ -297,7 +297,7 @@ void proc_kill(struct proc *p, enum kill_reason reason)
     p->wake = now_ms() + KILL_LOOK_MS;
 }
 
-/* One that is held has no way to do it, and one that was stopped may be stopped again all the time. */
+/* A supervisor that is held up cannot do it, and one that was stopped may be stopped again at any time. */
 static void press(struct proc *p)
 {
     p->pressed = true;
@@ -306,7 +306,7 @@ static void press(struct proc *p)
         kill(p->supervisor, SIGKILL);
 }
 
-/* Whatever keeps its supervisor from it. A dead one may be kept from being reaped, by its tracer. */
+/* Do it whatever keeps the supervisor from it. A tracer may keep a dead one from being reaped. */
 static void kill_ourselves(const struct proc *p)
 {
     if (p->supervisor)

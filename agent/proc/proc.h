@@ -57,7 +57,7 @@ struct proc {
     enum proc_state state;
     bool foreground, listed, killed_by_us, exited;
     bool lost;      /* the supervisor is dead, and what it left comes to us */
-    bool disturbed; /* the supervisor was stopped by somebody */
+    bool disturbed; /* something stopped the supervisor */
     bool pressed;   /* the supervisor had its time to kill the tree */
     enum kill_reason killing;
     int64_t started_ms, started_us, duration_us, ended_order;
@@ -70,7 +70,7 @@ struct proc {
     const char *status; /* NULL while it runs */
     char user[NAME_SIZE], cwd[256];
     struct buf argv; /* as fields, for the listing; cut */
-    int cols, rows; /* of a terminal; 0: it is none */
+    int cols, rows; /* of a terminal; 0: not a terminal */
     struct output out[2];
     struct input in;
     struct attach *attached, *controller, *owner; /* owner: the stream of a FOREGROUND start */
@@ -91,13 +91,13 @@ struct spawned {
 struct spawned proc_spawn(struct conn *c, const struct frame *f);
 
 struct proc *proc_find(int64_t id);
-/* Tells its supervisor; false: it does not listen. */
+/* Gives its supervisor an order; false: the supervisor does not listen. */
 bool proc_order(struct proc *p, int kind, int sig);
 void proc_kill(struct proc *p, enum kill_reason reason);
 /* Moves it on when its output is complete, and frees it when nobody needs it any more. */
 void proc_settle(struct proc *p);
 void proc_supervisor_reaped(struct proc *p);
-/* Whether it has not ended yet though its supervisor is dead and reaped; then proc_tree_ended is to be called. */
+/* Whether it has not ended yet though its supervisor is dead and reaped; then call proc_tree_ended. */
 bool proc_is_lost(const struct proc *p);
 void proc_tree_ended(struct proc *p);
 void proc_touch(struct proc *p);
@@ -109,7 +109,7 @@ int64_t procs_next_wake(void);
 void procs_run_timers(void);
 /* Asks every tree to end, as closing a window does for a terminal. */
 void procs_terminate(void);
-/* Whether all of them are gone and whoever was attached knows. */
+/* Whether all processes are gone and every attached client knows. */
 bool procs_gone(void);
 /* Takes in dead children, wakes those that were stopped, and kills what a dead supervisor has left to us. */
 void procs_reap(void);
@@ -118,7 +118,7 @@ bool procs_kill_orphans(void);
 bool procs_drop_oldest(void);
 
 void output_init(struct output *o, struct proc *p, int channel, int fd);
-/* Waits for output or not, as the ring and the controller allow. */
+/* Starts or stops waiting for output, as the ring and the controller allow. */
 void output_update(struct output *o);
 /* Only what is in the pipe now still counts. */
 void output_last(struct output *o, bool close_when_done);
@@ -137,7 +137,7 @@ void input_write(struct proc *p, struct slice bytes, bool end);
 void input_close(struct input *in);
 
 struct attach *attach_new(struct conn *c, uint32_t stream, struct proc *p, int64_t window);
-/* A viewer that gets only an empty REPLY once nothing is left: the answer to whoever kills a tree. */
+/* A viewer that gets only an empty REPLY once nothing is left: the answer to a client that kills a tree. */
 bool attach_until_gone(struct conn *c, uint32_t stream, struct proc *p);
 void attach_control(struct attach *a);
 void attach_remove(struct attach *a);
@@ -145,7 +145,7 @@ void attach_repay(struct attach *a, size_t bytes);
 
 /* oom.c: looks at the kernel's count; called before a process joins the table. */
 void oom_look(void);
-/* Finds out which kills were its own, of its tree: at the end of its main process. */
+/* Finds out which kills were in its tree; called at the end of its main process. */
 void oom_settle(struct proc *p);
 /* Whether something died as the kernel kills for want of memory, so that the count must rise if it was that. */
 bool oom_suspected(const struct proc *p);

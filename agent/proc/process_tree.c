@@ -1,4 +1,4 @@
-/* Stop, look again, kill: a stopped process cannot fork, so the tree stands still before the first one dies. */
+/* Stop, look again, kill: a stopped process cannot fork, so the tree stands still before the first process dies. */
 #include "proc/process_tree.h"
 
 #include <fcntl.h>

@@ -59,7 +59,7 @@ static bool env_build(struct start *s, struct slice payload)
 {
     struct slice value;
     uint8_t tag;
-    s->env.limit = MAX_START; /* the kernel says what is too much for it */
+    s->env.limit = MAX_START; /* the kernel decides what is too much for it */
     bool fits = env_copy(&s->env, &agent.env);
     const struct { const char *name, *value; } own[] = {{"HOME", s->as.home}, {"USER", s->as.name}, {"LOGNAME", s->as.name}};
 
@@ -82,7 +82,7 @@ static bool env_build(struct start *s, struct slice payload)
     return fits;
 }
 
-/* Everything that can be wrong before a process is made; `why` says it. */
+/* Checks everything that can be wrong before a process is made; `why` says what is. */
 static bool prepare(struct start *s, struct slice payload)
 {
     char name[NAME_SIZE];
@@ -180,7 +180,7 @@ static int launch(struct proc *p, struct start *s)
         l.stdio[0] = l.stdio[2] = pipes[1][1];
     p->supervisor = supervise(&l, &sock);
     int err = errno;
-    if (p->supervisor > 0 && p->cols) { /* held while it runs: else it is hung up when a program closes its own */
+    if (p->supervisor > 0 && p->cols) { /* kept open while it runs: else the terminal hangs up when a program closes its own */
         p->out[0].slave = pipes[1][1];
         p->out[1].state = OUT_DONE;
         pipes[1][1] = -1;

@@ -151,7 +151,7 @@ static bool reap(struct watched *w)
 
     while ((pid = wait4(-1, &status, WNOHANG, &used)) > 0) {
         if (used.ru_maxrss > w->peak)
-            w->peak = used.ru_maxrss; /* with all that it has waited for itself */
+            w->peak = used.ru_maxrss; /* includes the processes that it has waited for */
         if (pid != w->main) {
             w->killed += !w->killing && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
             continue;
@@ -239,8 +239,8 @@ static _Noreturn void supervisor(struct launch *l, int sock)
 {
     struct sigaction on_child = {.sa_handler = nothing};
 
-    sigaction(SIGCHLD, &on_child, NULL); /* before the next: musl unblocks signals of its own with the first handler */
-    block_signals();                     /* what the command sends to everybody, or to its parent, is nothing to us */
+    sigaction(SIGCHLD, &on_child, NULL); /* before the next: musl unblocks its own signals with the first handler */
+    block_signals();                     /* ignore what the command sends to everybody, or to its parent */
     /* Our own 0, 1, 2 become the command's; the sources are all above 2. */
     for (int i = 0; i < 3; i++)
         if (dup2(l->stdio[i], i) < 0)

@@ -8,7 +8,7 @@
 
 #include "base/users.h"
 
-/* What the supervisor tells the agent. EXITED: others of the tree live on, until GONE; ENDED: it was the last. */
+/* What the supervisor tells the agent. EXITED: others of the tree live until GONE; ENDED: it was the last. */
 enum report_kind { R_FORKED = 1, R_STARTED, R_FAILED, R_EXITED, R_ENDED, R_GONE };
 enum stage { STAGE_FORK = 1, STAGE_USER, STAGE_CWD, STAGE_EXEC };
 struct report {
@@ -19,7 +19,7 @@ struct report {
     int64_t peak; /* kB that the largest process among the dead of the tree had in memory */
 };
 
-/* What the agent tells it. TERMINATE: the whole tree is asked to end; of a terminal (`signal` SIGHUP) hung up too. */
+/* The agent's orders. TERMINATE: ask the whole tree to end; for a terminal (`signal` SIGHUP) hang up too. */
 enum order_kind { O_SIGNAL = 1, O_KILL, O_TERMINATE };
 struct order {
     int kind;
@@ -32,7 +32,7 @@ struct launch {
     const char *cwd, *path; /* path: PATH as the command sees it */
     const struct user *user;
     int stdio[3];
-    bool terminal; /* stdio is one, and is to control the session */
+    bool terminal; /* stdio is a terminal, which becomes the session's controlling one */
     /* Written by the child, which shares our memory until it has become the program. */
     volatile int err, stage;
 };

@@ -63,7 +63,7 @@ bool procs_drop_oldest(void)
     return true;
 }
 
-/* Children of ours that are neither supervisors nor workers came from a supervisor that was killed; whether any is left. */
+/* Children that are neither supervisors nor workers come from a killed supervisor; returns whether any is left. */
 bool procs_kill_orphans(void)
 {
     size_t count = 0;
@@ -85,7 +85,7 @@ bool procs_kill_orphans(void)
     return left;
 }
 
-/* The main process of a command comes to us only when its supervisor was killed: its own end is the one to tell. */
+/* The main process of a command comes to us only when its supervisor was killed: report the main process's own end. */
 static void note_exit(pid_t pid, int status)
 {
     struct report r;
@@ -114,7 +114,7 @@ static bool supervisor_or_worker(pid_t pid)
     return false;
 }
 
-/* Somebody with the rights to it has stopped one of ours: it goes on. */
+/* A process with the rights to do so has stopped one of ours: continue it. */
 static void wake(pid_t pid)
 {
     if (supervisor_or_worker(pid))
@@ -138,7 +138,7 @@ static bool known(pid_t pid)
     return false;
 }
 
-/* A command whose supervisor was killed has ended when nothing is left of what such supervisors leave. */
+/* A command whose supervisor was killed has ended when none of the orphans of such supervisors is left. */
 static void end_lost(void)
 {
     for (struct proc *p = agent.procs; p;) {

@@ -1,4 +1,4 @@
-/* Pseudo-terminals: made for a process, resized, and the news of them told to whoever is attached. */
+/* Pseudo-terminals: makes them for processes, resizes them, and tells the attached clients. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -40,7 +40,7 @@ static int open_slave(int master)
     return open(name, O_RDWR | O_NOCTTY | O_CLOEXEC);
 }
 
-/* The user's own, as login does it. Where the kernel or the id map does not allow that, it works without. */
+/* The user owns it, as after a login. Where the kernel or the id map does not allow that, it works without. */
 static void give(int slave, const struct user *user)
 {
     gid_t group;

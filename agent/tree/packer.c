@@ -38,7 +38,7 @@ static void put_xattrs(struct packer *p, int fd, size_t mark)
         const char *name = names + at;
         if (strncmp(name, "user.", 5) != 0)
             continue;
-        /* Read once, into all the room there is: a value that was measured first may be another one by then. */
+        /* Read once, into all the room there is: between measuring and reading, a value may change. */
         size_t here = buf_size(&p->out), used = here - mark + strlen(name) + 1;
         size_t room = used >= RECORD_MAX ? 0 : RECORD_MAX - used < XATTR_SIZE_MAX ? RECORD_MAX - used : XATTR_SIZE_MAX;
         if (!room || !buf_reserve(&p->out, RECORD_HEAD + strlen(name) + 1 + room)) {
@@ -96,7 +96,7 @@ static int end_file(struct packer *p, uint64_t size)
     return 0;
 }
 
-/* One CONTENT of the open file, or its end. What it grew by since it was opened is not read: it might never end. */
+/* One CONTENT of the open file, or its end. Ignores what was appended after it was opened: that might never end. */
 static int read_content(struct packer *p)
 {
     uint64_t want = CHUNK;
@@ -251,7 +251,7 @@ static int pack_entry(struct packer *p, uint8_t *scratch)
     }
 }
 
-/* The root itself. Its links above were followed, so that it is opened by its path. */
+/* The root itself. Its links were followed before, so it is opened by its path. */
 static int pack_root(struct packer *p, uint8_t *scratch)
 {
     bool directory = S_ISDIR(p->root.st_mode);

@@ -80,7 +80,7 @@ struct unpacker {
 int unpacker_open(struct unpacker *u, const char *path, int64_t flags);
 /* Each: 0 or an errno. */
 int unpacker_feed(struct unpacker *u, struct slice bytes);
-/* Nothing more comes: all but the root's own mode and time is as it shall be. */
+/* Nothing more comes: sets the last modes and times, except the root's. */
 int unpacker_finish(struct unpacker *u);
 void unpacker_close(struct unpacker *u);
 

@@ -147,7 +147,7 @@ static int enter_dir(struct unpacker *u, int dir, const char *name)
     return push(u, fd, fresh);
 }
 
-/* In the tree's own temporary place a name is free or was sent twice; a merge needs one of its own first. */
+/* In the tree's temporary place a name is free or was sent twice; a merge needs a temporary name first. */
 static int make_entry(struct unpacker *u, int (*make)(struct unpacker *, int, const char *), const char *name)
 {
     if (u->flags & UNPACK_MERGE)
@@ -226,7 +226,7 @@ static int begin_root(struct unpacker *u)
     return make_temp(u->temp, u->parent, make_file, u);
 }
 
-/* Up to the directory that an entry is in: all that was in those below has come. */
+/* Goes up to the directory that an entry is in: everything in the directories below it has come. */
 static int climb(struct unpacker *u, const char **name)
 {
     const char *slash = strrchr(u->entry.path, '/');

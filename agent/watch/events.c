@@ -20,7 +20,7 @@ static void emit_at(struct watching *w, const char *kind, const struct node *n, 
         w->error = EMFILE;
 }
 
-/* It went out of what is watched. */
+/* It was moved out of the watched tree. */
 static void settle(struct watching *w, struct held *h)
 {
     struct node *parent = tree_find(&w->tree, h->wd);
@@ -61,7 +61,7 @@ static void hold(struct watching *w, const struct node *n, const struct inotify_
     *h = new;
 }
 
-/* Something new under the name of one that is held: that one is gone for good. */
+/* Something new has the name of a held half of a rename: that one is gone for good. */
 static void settle_name(struct watching *w, int wd, const char *name)
 {
     for (struct held *h = w->held; h < w->held + HELD; h++)
@@ -160,7 +160,7 @@ static void on_event(struct watching *w, const struct inotify_event *e)
     if (e->mask & IN_Q_OVERFLOW)
         w->lost = true;
     if (!n)
-        return; /* it has left the tree meanwhile */
+        return; /* it has left the tree since */
     if (n == w->tree.root && !e->len)
         return on_root(w, e);
     if (e->mask & IN_IGNORED)
@@ -182,7 +182,7 @@ static void on_event(struct watching *w, const struct inotify_event *e)
     }
 }
 
-/* The queue is empty: nothing that a scan has found is told again, and renames under way have been read. */
+/* The queue is empty: no event repeats what a scan has found, and renames under way have been read. */
 static void drained(struct watching *w)
 {
     seen_clear(&w->tree);

@@ -1,4 +1,4 @@
-/* Finding the directories of a WATCH: each is watched first and read afterwards, so that nothing falls between. */
+/* Finds the directories of a WATCH: each is watched first and read afterwards, so that no change is missed. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -64,7 +64,7 @@ bool watch_full_path(const struct watching *w, const struct node *n, const char 
 
 static void unwatch(void *fd, int wd)
 {
-    inotify_rm_watch(*(int *)fd, wd); /* one that the kernel has dropped already is no error for us */
+    inotify_rm_watch(*(int *)fd, wd); /* ignore the error for one that the kernel has already dropped */
 }
 
 void watch_forget(struct watching *w, struct node *n)
@@ -92,7 +92,7 @@ void watch_place(struct watching *w, struct node *parent, const char *name, cons
 {
     int wd = inotify_add_watch(w->job.fd, at, DIRECTORY);
 
-    if (wd < 0) { /* it has gone again, or may not be read */
+    if (wd < 0) { /* it was removed again, or is not readable */
         if (errno == ENOSPC || errno == ENOMEM)
             w->error = EMFILE;
         return;
@@ -129,7 +129,7 @@ void watch_check(struct watching *w, const struct node *n)
     w->lost = w->lost || (wd >= 0 && wd != n->wd);
 }
 
-/* Opens it by its path and makes sure, by the descriptor of its watch, that it is the one meant. */
+/* Opens a directory by its path, and checks by its watch descriptor that it is the right one. */
 static int open_scan(struct watching *w, struct node *n)
 {
     char path[PATH_MAX];

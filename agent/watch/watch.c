@@ -40,7 +40,7 @@ void watch_emit(struct watching *w, const char *kind, const char *path, bool dir
     w->count++;
 }
 
-/* Everything is registered anew, silently; what is looked at after `overflow` is then followed without a gap. */
+/* Registers everything again, silently; a client that looks after `overflow` then misses no change. */
 static void start_over(struct watching *w)
 {
     watch_end(w);
@@ -91,7 +91,7 @@ static void establish(struct fs *fs, struct watching *w)
     w->established = true;
 }
 
-/* Some progress; false if there is nothing to do until the kernel or the client says more. */
+/* Makes some progress; false if there is nothing to do until the kernel or the client says more. */
 static bool advance(struct fs *fs, struct watching *w)
 {
     if (w->gone || w->error || buf_size(&w->pending) >= KEPT)

@@ -52,7 +52,7 @@ void tree_queue(struct tree *t, struct node *n);
 struct node *tree_next(struct tree *t);
 
 bool seen_add(struct tree *t, int wd, const char *name);
-/* Whether it was there; it is no longer. */
+/* Removes a name; returns whether it was there. */
 bool seen_take(struct tree *t, int wd, const char *name);
 void seen_clear(struct tree *t);
 
@@ -73,9 +73,9 @@ struct watching {
     char path[PATH_MAX];
     struct stat st; /* of the path */
     bool recursive, established;
-    bool lost;      /* events are: everything is registered anew */
-    bool overflows; /* that is being done; then `overflow` says so */
-    bool gone;      /* the path itself is */
+    bool lost;      /* events were lost: register everything again */
+    bool overflows; /* registering again is under way; then `overflow` says so */
+    bool gone;      /* the path itself is gone */
     int error;      /* the stream ends with it once what is pending has been sent */
     bool again;     /* some nodes wait for their own rename */
     int scan;       /* the directory being read, of `scanned`; -1: none */
@@ -95,7 +95,7 @@ void watch_end(struct watching *w);
 void watch_scan(struct fs *fs, struct watching *w);
 /* Takes events from the kernel; false if there are none. */
 bool watch_read(struct watching *w);
-/* Halves of renames whose time is up are what they are; when the next one is due, or 0. */
+/* Settles halves of renames whose time is up; returns when the next one is due, or 0. */
 int64_t watch_settle(struct watching *w, int64_t now);
 /* Puts an event in line; `from` is NULL but for `renamed`. */
 void watch_emit(struct watching *w, const char *kind, const char *path, bool dir, const char *from);

@@ -46,7 +46,7 @@ static bool file_pull(struct stream *s)
     if (!file->watches && s->conn->granted + amount > GRANT_MAX) {
         if (file->granted)
             return false;
-        amount = amount < GRANT_LEAST ? amount : GRANT_LEAST; /* others may hold theirs for long without using it */
+        amount = amount < GRANT_LEAST ? amount : GRANT_LEAST; /* others may hold their credit for long without using it */
     }
     file->credit -= amount;
     file->granted += amount;
@@ -121,7 +121,7 @@ void file_relay(struct worker *w, const struct frame *f)
     while (file && file->id != f->stream)
         file = file->next;
     if (!file)
-        return; /* closed by the client meanwhile */
+        return; /* the client has closed it */
     struct conn *c = file->stream.conn;
     if (f->type == T_DATA && data_decode(f->payload, &offset, &bytes)) {
         uint64_t used = bytes.size < file->granted ? bytes.size : file->granted;
@@ -166,7 +166,7 @@ static const char *numbers(uint8_t type)
     }
 }
 
-/* What only looks may be asked over and over; a watch waits for the work of others. */
+/* A request that only looks may come again and again; a watch waits for the work of others. */
 static bool only_looks(uint8_t type)
 {
     return type == T_STATS || type == T_PORTS || type == T_STAT || type == T_WATCH;
@@ -177,7 +177,7 @@ static bool has_no_path(uint8_t type)
     return type == T_STATS || type == T_PORTS;
 }
 
-/* The worker decodes the request; here only what ends a connection is looked for: fields and integers out of shape. */
+/* The worker decodes the request; this only looks for what ends a connection: malformed fields and integers. */
 static bool well_formed(const struct frame *f, struct slice *user, int64_t *window)
 {
     int64_t ignored;

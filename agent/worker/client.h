@@ -13,7 +13,7 @@
 #define MAX_WORKERS 8
 #define MAX_WATCHES 32
 
-/* Memory shared with a worker, which shows that it goes on. */
+/* Memory shared with a worker, which shows that the worker still makes progress. */
 struct pulse {
     _Atomic uint64_t beats;
     _Atomic uint32_t errand; /* the stream that it works for; 0: it waits */
@@ -40,12 +40,12 @@ struct file {
     struct file *next;
     uint32_t id; /* the worker's */
     bool writes, watches, ended;
-    bool works; /* the sandbox is not idle meanwhile */
+    bool works; /* counts as work: the sandbox is not idle while it is open */
     uint64_t credit;       /* the client's, not yet passed on */
     uint64_t granted;      /* passed on, not yet used */
     uint64_t input_credit; /* what the client may still send */
 };
-/* Ends the stream; what is to be said on it has been. */
+/* Ends the stream, after everything was said on it. */
 void file_remove(struct file *file);
 /* A frame of a worker goes to the client. */
 void file_relay(struct worker *w, const struct frame *f);
@@ -54,7 +54,7 @@ void file_relay(struct worker *w, const struct frame *f);
 struct worker *worker_for(const char *name);
 /* Sends what is in its queue, as far as its socket takes it. */
 void worker_send(struct worker *w);
-/* It is dead and was waited for. */
+/* The worker is dead and was reaped. */
 void worker_reaped(struct worker *w);
 
 void files_init(void);

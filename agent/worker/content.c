@@ -67,7 +67,7 @@ static void read_free(struct job *job)
 
 static const struct job_ops read_ops = {read_step, NULL, read_free};
 
-/* The worker's own is open to it, and holds what the agent knew when it was started. */
+/* Whether it is a process memory file: a worker can open its own, which holds what the agent knew when it was started. */
 static bool is_memory(int fd)
 {
     char link[32], target[64];
@@ -180,7 +180,7 @@ static int commit(struct writing *w, struct stat *st)
     return err;
 }
 
-/* Nothing half-written is there any more when the client learns of the failure. */
+/* Removes what is half-written before the client learns of the failure. */
 static bool write_failed(struct fs *fs, struct writing *w, int err)
 {
     if (*w->temp)
@@ -272,7 +272,7 @@ static bool may_write(int dir, const char *name)
         return true;
     if (errno != ENOSYS && errno != EINVAL && errno != EPERM)
         return false;
-    int fd = openat(dir, name, O_WRONLY | O_NOFOLLOW | OPEN_FLAGS); /* an old kernel, or a filter that knows none of it */
+    int fd = openat(dir, name, O_WRONLY | O_NOFOLLOW | OPEN_FLAGS); /* an old kernel, or a filter that does not know the call */
     if (fd >= 0)
         close(fd);
     return fd >= 0;

@@ -17,12 +17,12 @@ struct listing {
     struct buf entry; /* one that waits for credit, whole */
     struct walk walk;
     bool descend; /* the entry that waits is a directory to go into */
-    char *after;  /* the path to go on after, a NUL behind each name */
+    char *after;  /* the path to continue after, a NUL behind each name */
     const char *next, *end; /* the name in it that is looked for, NULL once we are past it; and its end */
     int level;              /* where that name is looked for */
 };
 
-/* In a directory on the way to the path to go on after: past the names before the one that leads there. */
+/* In a directory on the way to the path to continue after: skips the names before the one that leads there. */
 static void skip(struct listing *l)
 {
     struct level *level = &l->walk.level[l->walk.levels - 1];
@@ -51,7 +51,7 @@ static int go_down(struct fs *fs, struct listing *l)
     return err == EMFILE || err == ENFILE || err == ENOMEM ? err : 0;
 }
 
-/* Whether the entry we are at leads to the path to go on after, or is it: then it was listed before. */
+/* Whether the current entry leads to the path to continue after, or is it: then it was listed before. */
 static bool is_known(struct listing *l)
 {
     if (!l->next)

@@ -1,4 +1,4 @@
-/* File workers: started, fed, looked after, and replaced by another when one dies or hangs. */
+/* File workers: starts them, feeds them, looks after them, and replaces one that dies or hangs. */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -28,7 +28,7 @@ static void release_held(struct worker *w)
         }
 }
 
-/* All that it has not taken: first what is in its socket, then what is queued here. */
+/* Everything that the worker has not taken: first what is in its socket, then what is queued here. */
 static struct buf take_back(struct worker *w)
 {
     struct buf untaken = {0};
@@ -109,11 +109,11 @@ static void hand_over(struct file *files, const struct buf *untaken, struct work
     }
 }
 
-/* Whoever it has begun to serve is told; what it has not begun another one does. */
+/* Fails the streams that the worker has begun to serve; another worker does what it has not begun. */
 static void worker_lost(struct worker *w, const char *why)
 {
     struct buf untaken = take_back(w);
-    /* One that dies before it has taken anything would only be followed by others that do. */
+    /* If a worker dies before it has taken anything, so would the next ones. */
     struct file *waiting = untaken.failed || !w->pulse->beats ? NULL : not_begun(w, &untaken);
 
     watch_close(&w->watch);
@@ -163,7 +163,7 @@ void worker_send(struct worker *w)
         queue_flush(w);
 }
 
-/* Takes at most so many packets; false: it is lost. */
+/* Takes at most `most` packets; false: the worker is lost. */
 static bool take_packets(struct worker *w, int most)
 {
     struct frame f;
@@ -196,7 +196,7 @@ static void worker_ready(struct watch *watch, uint32_t events)
 void worker_reaped(struct worker *w)
 {
     w->pid = 0;
-    if (w->watch.events && take_packets(w, INT_MAX)) /* what it has said counts */
+    if (w->watch.events && take_packets(w, INT_MAX)) /* what it has sent counts */
         worker_lost(w, "the file worker was killed");
 }
 
@@ -271,7 +271,7 @@ void files_init(void)
 {
     struct worker *w = worker_for(agent.user);
 
-    /* One that cannot be had now is tried again when it is needed. */
+    /* A worker that cannot be started now is tried again when it is needed. */
     if (!w || strcmp(w->name, "root"))
         worker_for("root");
 }
@@ -287,7 +287,7 @@ static bool serves(const struct worker *w)
     return file;
 }
 
-/* Looks are counted, not time: one that was frozen together with us has not hung. */
+/* Count looks, not time: a worker that was frozen together with us has not hung. */
 static void look_at(struct worker *w)
 {
     uint8_t byte;

@@ -1,4 +1,4 @@
-/* PORTS: the listening TCP sockets, out of the kernel's own tables, which take it some milliseconds to go through. */
+/* PORTS: the listening TCP sockets, from the kernel's own tables, which the kernel takes some milliseconds to go through. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <stdio.h>
@@ -16,7 +16,7 @@ struct listener {
     char address[INET6_ADDRSTRLEN];
 };
 
-/* Hexadecimal, in words of the machine's own byte order; one of IPv4 in IPv6 is shown as what it is. */
+/* Hexadecimal, in words of the machine's own byte order; an IPv4 address in IPv6 is shown as IPv4. */
 static bool decode_address(const char *hex, char text[INET6_ADDRSTRLEN])
 {
     static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};

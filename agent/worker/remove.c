@@ -24,7 +24,7 @@ struct removal {
     struct place *above;
     size_t depth, cap;
     int64_t count;
-    bool force; /* modes that are in the way are changed */
+    bool force; /* change modes that are in the way */
 };
 
 static int where(int fd, struct place *p)
@@ -60,7 +60,7 @@ static int down(struct removal *r, const char *name)
     return 0;
 }
 
-/* A tree that was moved meanwhile must not lead us into another one. */
+/* A tree that was moved in the meantime must not lead us into another one. */
 static int up(struct removal *r)
 {
     struct place here = {0};
@@ -178,7 +178,7 @@ void fs_remove(struct fs *fs, const struct request *r)
         return answer(fs, r->id, path, unlink(path) < 0 ? errno : 0, 1);
     if (!(flags & RECURSIVE))
         return answer(fs, r->id, path, rmdir(path) < 0 ? errno : 0, 1);
-    /* A large tree takes its time: in a fork that answers for us. Without one (the pids limit) here. */
+    /* A large tree takes long: a fork removes it and answers for us. Without a fork (the pids limit) it is done here. */
     pid_t pid = fs_deputy(fs, r->id);
     if (pid > 0)
         return;

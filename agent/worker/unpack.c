@@ -21,7 +21,7 @@ void put_tally(struct buf *b, const struct tally *t)
     put_int(b, 19, t->lost);
 }
 
-/* A directory moves to another one only if it may be written itself. */
+/* A directory can move to another one only if it is writable itself. */
 static int move(int from, const char *name, int to, const char *new_name, unsigned flags)
 {
     struct stat st;
@@ -39,11 +39,11 @@ static int move(int from, const char *name, int to, const char *new_name, unsign
     if (err)
         fchmodat(gate, own, st.st_mode & 07777, 0);
     else if (!(flags & RENAME_EXCHANGE) && fchmodat(to, new_name, st.st_mode & 07777, 0) < 0)
-        err = errno; /* what was exchanged is on its way out and needs no mode */
+        err = errno; /* the exchanged tree is being removed and needs no mode */
     return err;
 }
 
-/* All that is in one directory into another, but what is named `but`. */
+/* Moves everything in one directory into another, except the entry named `but`. */
 static int move_all(int from, int to, const char *but, uint8_t *scratch)
 {
     struct walk *w = calloc(1, sizeof *w);
@@ -170,7 +170,7 @@ static void answer(struct fs *fs, struct unpacker *u, uint32_t id, int err)
 
 /*
  * Puts the tree in its place if there is no error yet, removes what is left over, and answers (unless id is 0). A
- * directory to remove may be large: in a fork that answers for us. Without one (the pids limit) here.
+ * directory to remove may be large: a fork does it and answers for us. Without a fork (the pids limit) it is done here.
  */
 static void end(struct fs *fs, struct unpacker *u, uint32_t id, int err)
 {

@@ -22,7 +22,7 @@
 #include "worker/worker.h"
 
 #define SOCK 3
-#define LULL_MS 20 /* jobs that only wait for so long */
+#define LULL_MS 20 /* when jobs only wait for this long */
 #define MAX_WAITING (MAX_WATCHES + 224) /* jobs whose descriptors are waited for at once */
 
 /*
@@ -47,9 +47,9 @@ static bool take_rights(const struct user *user)
 }
 
 /*
- * Whoever may only read files should not read the variables of processes, nor use what they have open; of the same user
- * the kernel would allow it. To anybody inside a Landlock domain, processes outside it are out of reach in /proc. This one
- * forbids nothing else that a worker does. False only if the kernel has it and fails.
+ * A client that may only read files should not read the variables of processes, nor use what they have open; the kernel
+ * would allow it to the same user. A process inside a Landlock domain cannot reach processes outside it through /proc. This
+ * domain forbids nothing else that a worker does. False only if the kernel has Landlock and it fails.
  */
 static bool leave_processes(void)
 {
@@ -77,7 +77,7 @@ void fs_send(struct fs *fs)
         else if (errno != EINTR)
             break;
     }
-    if (fs->out.failed) /* an answer must not be left out: rather none at all, which the agent tells */
+    if (fs->out.failed) /* never skip one answer: the worker ends instead, and the agent reports that */
         _exit(1);
     buf_consume(&fs->out, buf_size(&fs->out));
 }
@@ -267,7 +267,7 @@ static struct job **next_runnable(struct fs *fs)
     return *at ? at : NULL;
 }
 
-/* One step, and to the end of the line. */
+/* Does one step of a job, and puts it at the end of the line. */
 static void step(struct fs *fs, struct job **at)
 {
     struct job *job = *at;
@@ -281,7 +281,7 @@ static void step(struct fs *fs, struct job **at)
     job->next = NULL;
 }
 
-/* Waits for a frame, or for what jobs wait for; those can go on then. */
+/* Waits for a frame, or for what jobs wait for, which can then continue. */
 static void wait_ready(struct fs *fs, int timeout)
 {
     struct pollfd fds[1 + MAX_WAITING] = {{fs->sock, POLLIN, 0}};
@@ -363,7 +363,7 @@ void fs_worker(int sock, const struct user *user, const char *workdir)
 {
     struct fs fs = {.sock = SOCK, .workdir = workdir};
 
-    block_signals(); /* what is sent to everybody is nothing to us; a file above the limit is an error, no reason to die */
+    block_signals(); /* ignore what is sent to everybody; a file above the limit is an error, do not die of it */
     if (sock != SOCK && dup3(sock, SOCK, O_CLOEXEC) < 0)
         _exit(1);
     close_between(SOCK + 1, ~0U);

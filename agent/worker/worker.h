@@ -1,4 +1,4 @@
-/* The file worker: a process of its own that does file work with one user's rights. */
+/* The file worker: a separate process that does file work with one user's rights. */
 #ifndef FS_H
 #define FS_H
 
@@ -29,8 +29,8 @@ struct job {
     uint64_t credit;
     bool stalled; /* until there is more credit, or what `fd` and `wake` say */
     bool listens; /* whether `fd` is waited for */
-    int fd;       /* readable: the job can go on; 0: none */
-    int64_t wake; /* when it can go on in any case, by now_ms; 0: never */
+    int fd;       /* readable: the job can continue; 0: none */
+    int64_t wake; /* when it can continue in any case, by now_ms; 0: never */
     const struct job_ops *ops;
 };
 
@@ -67,11 +67,11 @@ void fs_send(struct fs *fs);
 bool fs_fail(struct fs *fs, uint32_t id, int err, const char *path);
 void fs_count(struct fs *fs, uint32_t id, int64_t count);
 void fs_reply_info(struct fs *fs, uint32_t id, uint8_t flags, const char *path, const struct stat *st, const char *target);
-/* Says that the errand goes on; for loops that may take long. */
+/* Shows that the errand makes progress; for loops that may take long. */
 void fs_beat(void);
 /*
  * Forks a deputy that does the rest of a request and answers for us: 0 in the deputy, which ends with fs_deputy_done; -1:
- * there is none. One that dies is an error on the stream, if `id` is not 0.
+ * there is none. A deputy that dies is an error on the stream, if `id` is not 0.
  */
 pid_t fs_deputy(struct fs *fs, uint32_t id);
 _Noreturn void fs_deputy_done(struct fs *fs);

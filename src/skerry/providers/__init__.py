@@ -1,1 +1,1 @@
-"""Drivers, each in a package of its own, found by entry point."""
+"""Drivers: each is a package that Skerry finds by its entry point."""

@@ -201,7 +201,7 @@ AGENT = [
     Mutant(
         "the connection to a sandbox that somebody else has stopped stays open",
         "src/skerry/providers/local/launch/first_connections.py",
-        "        self.close(sandbox_id)  # somebody else may have stopped the one that it was to\n",
+        "        self.close(sandbox_id)  # another process may have stopped the sandbox at its other end\n",
         "",
         "tests/providers/local/sandbox/test_lifecycle.py::test_a_start_closes_the_connection_to_what_somebody_else_has_stopped",
     ),

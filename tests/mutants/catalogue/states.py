@@ -23,7 +23,7 @@ STATES = [
     Mutant(
         "the sweep takes a snapshot that somebody is about to use",
         "src/skerry/providers/local/storage/snapshots.py",
-        "                    return None  # somebody is about to use it\n",
+        "                    return None  # another process is about to use it\n",
         "                    pass\n",
         "tests/providers/local/storage/test_snapshots.py::test_a_snapshot_in_use_by_a_create_under_way_is_not_removed",
     ),

@@ -457,7 +457,7 @@ def test_without_root_it_says_what_works() -> None:
     code = "import os\nfrom skerry.providers.local.engine import Engine\nfrom skerry.core.errors import SkerryError\nos.setuid(65534)\n"
     code += "try: Engine()\nexcept SkerryError as e: print(e.code, '|', e.hint)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ}, timeout=60)
-    assert done.stdout.startswith("PROVIDER_UNAVAILABLE | run it with sudo"), done.stderr
+    assert done.stdout.startswith("PROVIDER_UNAVAILABLE | use sudo"), done.stderr
 
 
 @pytest.mark.parametrize("runtime", ["crun", "runc"])

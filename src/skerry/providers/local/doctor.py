@@ -1,4 +1,4 @@
-"""What this machine can do for sandboxes, what is missing, and the one command that fixes it."""
+"""Checks what this machine can do for sandboxes, and says which command adds what is missing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TMPFS = 0x01021994
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Check:
-    """One thing looked at. `fix` is a command or a sentence; None when there is nothing to do."""
+    """The result of one check. `fix` is a command or a sentence; None when there is nothing to do."""
 
     name: str
     ok: bool
@@ -35,7 +35,7 @@ class Check:
 
 
 def checks() -> list[Check]:
-    """Everything, in the order in which it matters; the last one really runs a sandbox."""
+    """Every check, the most important first; the last one really runs a sandbox."""
     found = [_root(), _kernel(), _runtime(), _binaries(), _cgroups()]
     found += [_home(), _storage(), _landlock(), _egress(), _docker()]
     if all(check.ok for check in found if check.required):
@@ -74,10 +74,12 @@ def _kernel() -> Check:
     def look() -> str:
         release = os.uname().release
         if _version() < (5, 19):
-            raise ProviderUnavailable(f"Linux {release}: overlay mounts of mapped ids need 5.19", hint="a newer kernel")
+            raise ProviderUnavailable(
+                f"Linux {release}: overlay mounts of mapped ids need 5.19", hint="use a newer kernel"
+            )
         for name in ("user", "pid", "net", "mnt", "ipc", "uts", "cgroup"):
             if not Path(f"/proc/self/ns/{name}").exists():
-                raise ProviderUnavailable(f"this kernel has no {name} namespaces", hint="another kernel")
+                raise ProviderUnavailable(f"this kernel has no {name} namespaces", hint="use another kernel")
         if not host.knows_filesystem("overlay"):
             raise ProviderUnavailable("this kernel has no overlayfs", hint="install its module: `modprobe overlay`")
         return f"Linux {release}, namespaces, overlayfs"
@@ -108,7 +110,7 @@ def _cgroups() -> Check:
     def look() -> str:
         cgroups = Cgroups.detect()
         cgroups.require(Resources(cpu=1, memory=1, pids=1))
-        if os.geteuid() == 0:  # the others are told above
+        if os.geteuid() == 0:  # the check of the user has told the others
             cgroups.prepare()
         return f"{cgroups.mode}: memory, cpu and pids limits are enforced"
 
@@ -120,22 +122,22 @@ def _home() -> Check:
         path = home()
         existing = next(parent for parent in (path, *path.parents) if parent.exists())
         if not os.access(existing, os.W_OK):
-            raise ProviderUnavailable(f"{existing} cannot be written", hint="set SKERRY_HOME")
+            raise ProviderUnavailable(f"{existing} is not writable", hint="set SKERRY_HOME")
         if btrfs.magic(existing) == _TMPFS and _version() < (6, 3):
             raise ProviderUnavailable(
-                f"{path} is on tmpfs, which takes mapped ids from Linux 6.3 on only",
+                f"{path} is on tmpfs, which takes mapped ids only since Linux 6.3",
                 hint="set SKERRY_HOME to a directory on a disk",
             )
         free = shutil.disk_usage(existing).free
         if free < 256 << 20:
-            raise ProviderUnavailable(f"only {free >> 20} MiB free under {path}", hint="free some, or set SKERRY_HOME")
+            raise ProviderUnavailable(f"only {free >> 20} MiB free under {path}", hint="free space, or set SKERRY_HOME")
         return f"{path}, {free >> 30} GiB free"
 
     return _attempt("home", look)
 
 
 def _storage() -> Check:
-    """What the sandboxes' files are kept in, or would be; without btrfs no disk limit and no quick snapshot."""
+    """The storage of the sandboxes' files, also before its first use; disk limits and quick snapshots need btrfs."""
 
     def look() -> str:
         path = home()
@@ -146,29 +148,29 @@ def _storage() -> Check:
             missing = missing_for_pool()
             raise ProviderUnavailable(
                 f"plain directories, without disk limits and with slow snapshots{f': {missing}' if missing else ''}",
-                hint="apt-get install -y btrfs-progs, on a kernel with btrfs and loop devices, with a new SKERRY_HOME",
+                hint="apt-get install -y btrfs-progs, use a new SKERRY_HOME; the kernel needs btrfs and loop devices",
             )
         if there is not None:
             there.prepare()
         if kind == "btrfs" and not btrfs.has_quotas(existing):
             raise ProviderUnavailable(
-                f"btrfs, whose accounts are off: sandboxes in {path} have no disk limit",
+                f"btrfs with its quotas off: sandboxes in {path} have no disk limit",
                 hint=f"btrfs quota enable {existing}",
             )
-        return {"pool": "a btrfs pool in a file", "btrfs": "btrfs, which SKERRY_HOME is on"}[kind]
+        return {"pool": "a btrfs pool in a file", "btrfs": "the btrfs file system of SKERRY_HOME"}[kind]
 
     return _attempt("storage", look, required=False)
 
 
 def _landlock() -> Check:
-    """Without it, who may only read files of a sandbox reads the variables of its processes in /proc, too."""
+    """Without Landlock, a client that may only read a sandbox's files can also read its processes' variables."""
 
     def look() -> str:
         libc = ctypes.CDLL(None)
         if libc.syscall(_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint(_ASK_FOR_VERSION)) < 2:
             raise ProviderUnavailable(
-                "who may only read files can read the variables of processes in /proc",
-                hint="boot with landlock in the kernel's lsm= list",
+                "a client that may only read files can also read the variables of processes in /proc",
+                hint="add landlock to lsm= on the kernel's command line, and boot again",
             )
         return "file calls cannot read the variables of processes"
 
@@ -196,6 +198,6 @@ def _real_sandbox() -> Check:
         engine = Engine()
         info = engine.create(SandboxSpec(timeout=60.0, purpose="doctor"))
         engine.destroy(info.id)
-        return "one was created, answered and was removed"
+        return "created a sandbox, got its answer and removed it"
 
     return _attempt("sandbox", look)

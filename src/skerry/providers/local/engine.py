@@ -1,8 +1,7 @@
-"""The sandboxes of one SKERRY_HOME: makes the parts, joins them, and passes calls on. Blocking; safe from any number of
-threads and processes.
+"""The sandboxes of one SKERRY_HOME: makes the parts, joins them, and passes calls on.
 
-`sandbox/changes.py` has what every change is made of; `sandbox/sweep.py` says what becomes of a sandbox that nobody
-holds.
+Calls block; any number of threads and processes may make them. `sandbox/changes.py` has what every change is made of;
+`sandbox/sweep.py` says what becomes of a sandbox that nobody holds.
 """
 
 from __future__ import annotations
@@ -90,11 +89,11 @@ class Engine:
         return self._home.storage
 
     def prepare(self) -> None:
-        """Once a process: make the directories, and sweep what dead processes left."""
+        """Make the directories, and sweep what dead processes left; does so once in each process."""
         self._home.prepare()
 
     def create(self, spec: SandboxSpec) -> Record:
-        """Make a sandbox and wait for its agent. On any failure nothing of it is left."""
+        """Make a sandbox and wait for its agent. A failed call leaves nothing behind."""
         return self.creation.create(spec)
 
     # -- look
@@ -109,7 +108,7 @@ class Engine:
         return self.get(self.store.resolve(id_or_name))
 
     def list(self) -> Sequence[SandboxInfo]:
-        """Every sandbox there is, the oldest first."""
+        """Every sandbox, the oldest first."""
         return self.lookup.list()
 
     def events(self, sandbox_id: str, since: int) -> Sequence[Event]:
@@ -124,7 +123,7 @@ class Engine:
     # -- end
 
     def destroy(self, sandbox_id: str) -> None:
-        """End it and remove everything of it; one that is not there is not an error."""
+        """End a sandbox and remove everything of it; one that does not exist is not an error."""
         self.prepare()
         try:
             self.hasten(sandbox_id)
@@ -143,7 +142,7 @@ class Engine:
             before.init.signal_kill()
 
     def sweep(self) -> Sequence[str]:
-        """Remove what nobody owns any more; the ids of the sandboxes removed. What cannot go now is logged.
+        """Remove what nobody owns any more, and log what cannot be removed now; the ids of the removed sandboxes.
 
         Raises ProviderUnavailable, Corrupted, DiskFull, InvalidArgument where the storage cannot be used.
         """

@@ -32,11 +32,11 @@ class Home:
         return self._storage
 
     def upper(self, sandbox_id: str) -> Path:
-        """The tree of what a sandbox wrote. Raises as `storage` does."""
+        """The tree with what a sandbox wrote. Raises as `storage` does."""
         return self.storage.uppers / sandbox_id
 
     def prepare(self) -> None:
-        """Once a process: make the directories, and sweep what dead processes left."""
+        """Make the directories, and sweep what dead processes left; does so once in each process."""
         with self._ready:
             if not self._prepared:
                 self.store.prepare()

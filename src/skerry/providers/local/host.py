@@ -1,4 +1,4 @@
-"""What this machine is: its boot, its processes' identities, its clocks, the programs Skerry uses."""
+"""Facts about this machine: its boot, its processes' identities, its clocks, the programs Skerry uses."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def boottime() -> float:
 
 @dataclass(frozen=True, slots=True)
 class ProcessId:
-    """A process for good: a pid alone may be used again, its start time in the same boot is not."""
+    """Identifies one process for good: the kernel may reuse its pid, but not with the same start time and boot."""
 
     pid: int
     start: int
@@ -51,24 +51,24 @@ class ProcessId:
         return own
 
     def alive(self) -> bool:
-        """Whether it is there and not on its way out."""
+        """Whether the process is there and is not ending."""
         seen = _look(self.pid) if self.boot == boot_id() else None
         return seen is not None and seen.start == self.start and not seen.ending
 
     def kill(self, timeout: float) -> bool:
-        """SIGKILL it and wait until it is gone; whether it is."""
+        """Send SIGKILL and wait until the process is gone; returns whether it is."""
         return self._end(signal.SIGKILL, timeout)
 
     def signal_kill(self) -> None:
-        """SIGKILL it without waiting: one that is frozen dies when it is thawed."""
+        """Send SIGKILL without waiting: a frozen process dies when it is thawed."""
         self._end(signal.SIGKILL, 0.0)
 
     def wait(self, timeout: float) -> bool:
-        """Wait until it is gone; whether it is."""
+        """Wait until the process is gone; returns whether it is."""
         return self._end(None, timeout)
 
     def descriptor(self) -> int | None:
-        """A pidfd, readable once the process is gone, for the caller to close; None: it is gone."""
+        """A pidfd, readable once the process is gone; None if it is gone already. The caller closes it."""
         if self.boot != boot_id():
             return None
         try:
@@ -118,7 +118,7 @@ def _look(pid: int) -> _Seen | None:
 
 
 def knows_filesystem(name: str) -> bool:
-    """Whether this kernel has a file system. A module that is not loaded is loaded; users other than root only hope."""
+    """Whether this kernel has a file system. Root loads a missing module; for other users the answer is a guess."""
     if re.search(rf"\s{name}$", Path("/proc/filesystems").read_text(), re.MULTILINE):
         return True
     if os.geteuid() != 0:
@@ -176,6 +176,6 @@ def require_root() -> None:
     """Raises ProviderUnavailable for anyone but root."""
     if os.geteuid() != 0:
         raise ProviderUnavailable(
-            "local sandboxes need root: their id ranges, cgroups and mounts are the kernel's to give",
-            hint="run it with sudo, or use a provider that needs no root here (a Skerry server, Docker, a cloud)",
+            "local sandboxes require root (user namespaces, cgroups, mounts)",
+            hint="use sudo, or a provider that needs no root here (a Skerry server, Docker, a cloud)",
         )

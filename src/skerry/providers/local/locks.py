@@ -1,4 +1,4 @@
-"""File locks between processes and threads; the kernel lets go of them when their holder dies."""
+"""File locks between processes and threads; the kernel releases them when their holder dies."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _impatient: ContextVar[bool] = ContextVar("impatient", default=False)
 
 
 class Busy(Exception):
-    """Another operation holds the lock of a sandbox. Nothing was done: the caller waits and begins again."""
+    """Another operation holds the lock of a sandbox. This one did nothing: the caller waits and tries again."""
 
 
 @contextmanager
 def impatient() -> Iterator[None]:
-    """In this thread, entering a sandbox's lock that is held raises Busy at once."""
+    """In this thread, entering the lock of a sandbox raises Busy at once if another operation holds it."""
     before = _impatient.set(True)
     try:
         yield
@@ -48,7 +48,7 @@ class FileLock:
         return True
 
     def acquire(self, timeout: float = 60.0) -> None:
-        """Raises Conflict when somebody else keeps it for longer."""
+        """Raises Conflict when another operation holds it for longer than that."""
         deadline = time.monotonic() + timeout
         pause = 0.0005
         while not self.try_acquire():
@@ -66,7 +66,7 @@ class FileLock:
 
     def release(self) -> None:
         if self._fd >= 0:
-            # Closing alone is not enough: what the launcher has started may have a copy for a moment longer.
+            # Closing alone is not enough: a process that the launcher started may have a copy for a moment longer.
             fcntl.flock(self._fd, fcntl.LOCK_UN)
             os.close(self._fd)
             self._fd = -1
@@ -80,7 +80,7 @@ class FileLock:
 
 
 class SandboxLock(FileLock):
-    """The lock of a sandbox, which others may hold for as long as a sandbox takes to end: see `impatient`."""
+    """The lock of a sandbox; another operation may hold it for as long as a sandbox takes to end: see `impatient`."""
 
     def __enter__(self) -> SandboxLock:
         try:

@@ -1,4 +1,4 @@
-"""The log of the local provider, and how work continues after a part of it has failed."""
+"""The log of the local provider, and a block that logs a failure and continues."""
 
 from __future__ import annotations
 

@@ -55,18 +55,18 @@ T = TypeVar("T")
 
 
 BUILD_POLL = 0.2
-"""How often one who waits for another's build looks."""
+"""Seconds between two looks while a caller waits for another's build."""
 SETTLE_PATIENCE = 1.0
-"""Seconds that a list waits for sandboxes whose end has come to go."""
+"""Seconds that a list waits until expired sandboxes are gone."""
 
 
 class LocalProvider(
     Provider, Deadlines, Leases, Resizable, Stoppable, Pausable, Snapshots, Archivable, Portable, Volumes, Templates
 ):
-    """Sandboxes on this Linux machine, each in namespaces of its own under crun or runc."""
+    """Sandboxes on this Linux machine, each in its own namespaces under crun or runc."""
 
     name = "local"
-    # Nobody would be there to freeze one: its own agent ends it.
+    # No freezing: no process of Skerry runs at that moment, and the sandbox's own agent can only end it.
     on_timeout = frozenset({"stop", "destroy"})
 
     def __init__(self, engine: Engine | None = None) -> None:
@@ -75,7 +75,7 @@ class LocalProvider(
         os.register_at_fork(after_in_child=self._start_anew)
 
     def _start_anew(self) -> None:
-        """A forked child has none of the threads, and must not use the connections."""
+        """For a forked child: it has none of the threads, and must not use the connections."""
         self._threads = Threads()
         self.engine.connections.close_all()
 
@@ -84,7 +84,7 @@ class LocalProvider(
         try:
             await self._threads.create(lambda: made.append(self.engine.create(spec)))
         except asyncio.CancelledError:
-            # Nobody will ever learn of it; but under a key it may be, or become, the answer to another create.
+            # No caller will ever learn of it; but under a key it may be, or become, the answer to another create.
             with anyio.CancelScope(shield=True):
                 for record in made if spec.idempotency_key is None else ():
                     await self.destroy(record.id)
@@ -102,7 +102,7 @@ class LocalProvider(
         return await self._now(*await self._threads.look(self.engine.lookup.look, sandbox_id))
 
     async def _now(self, record: Record, settled: bool) -> Record:
-        """One that is being changed is as its record says: a look does not wait for the end of that."""
+        """The record as it is now; during a change as it is written: a look does not wait for the change to end."""
         if settled or self._threads.is_changing(record.id):
             return record
         return await asyncio.shield(self._settle(record.id))
@@ -118,7 +118,7 @@ class LocalProvider(
             sandbox_id: self._settle(sandbox_id) for sandbox_id in due if not self._threads.is_changing(sandbox_id)
         }
         if ending:
-            # One that takes its time to go keeps nobody from seeing the others: it is as its record says.
+            # A sandbox that ends slowly does not hold up the list: it is shown as its record says.
             await asyncio.wait(ending.values(), timeout=SETTLE_PATIENCE)
             again = [id for id, task in ending.items() if not task.done() or task.exception() is not None]
             seen = await self._threads.look(self.engine.lookup.look_at_all, again)
@@ -139,12 +139,12 @@ class LocalProvider(
     async def _change(
         self, sandbox_id: str, change: Callable[Concatenate[str, P], T], *args: P.args, **kw: P.kwargs
     ) -> T:
-        """What changes one sandbox: one at a time, and none waits in a thread for the one before."""
+        """Do what changes one sandbox: one change at a time, and none waits in a thread for the one before."""
         return await self._threads.change(sandbox_id, partial(change, sandbox_id, *args, **kw))
 
     async def dial(self, sandbox_id: str, port: int = AGENT_PORT) -> Channel:
         if port != AGENT_PORT:
-            raise Unsupported("the local provider opens only the agent's channel yet", option="port")
+            raise Unsupported("the local provider opens only the agent's channel", option="port")
         if started := self.engine.connections.take(sandbox_id):
             started.connection.setblocking(False)
             ready = await UNIXSocketStream.from_socket(started.connection)
@@ -154,7 +154,7 @@ class LocalProvider(
             with address(self.engine.changes.socket(sandbox_id)) as name:
                 stream = await anyio.connect_unix(name)
         except OSError as error:
-            require_running(await self._current(sandbox_id))  # says what became of it, if it has ended
+            require_running(await self._current(sandbox_id))  # raises what became of it, if it has ended
             raise ConnectionLost(f"cannot reach the agent of sandbox {sandbox_id}: {error}") from error
         return Channel(stream=stream, token=bytes.fromhex(token))
 
@@ -208,7 +208,7 @@ class LocalProvider(
         try:
             await self._threads.change(sandbox_id, lambda: made.append(take(sandbox_id)))
         except asyncio.CancelledError:
-            for kept in made:  # nobody will ever learn of it
+            for kept in made:  # no caller will ever learn of it
                 await self._threads.work(self.engine.snapshots.delete, kept.id)
             raise
         return made[0].info()
@@ -252,7 +252,7 @@ class LocalProvider(
             )
         except asyncio.CancelledError:
             with anyio.CancelScope(shield=True):
-                for record in made:  # nobody will ever learn of it
+                for record in made:  # no caller will ever learn of it
                     await self.destroy(record.id)
             raise
         return made[0].info()
@@ -287,11 +287,11 @@ class LocalProvider(
 
         def try_to() -> bool:
             if lock := self.engine.templates.try_build(digest):
-                held.append(lock)  # also where nobody waits for the answer any more
+                held.append(lock)  # also when the caller no longer waits for the answer
             return bool(held)
 
         try:
-            while not await self._threads.work(try_to):  # noqa: ASYNC110 - flock has no wait that can be given up
+            while not await self._threads.work(try_to):  # noqa: ASYNC110 - a wait for flock cannot be cancelled
                 await anyio.sleep(BUILD_POLL)
             yield
         finally:
@@ -306,11 +306,11 @@ class LocalProvider(
 
 
 class _Stopped(Exception):
-    """Whoever waited for it was cancelled."""
+    """The caller that waited for the work was cancelled."""
 
 
 class _Stop:
-    """Ends work in a thread that tells its progress, also while it waits for a stream that can be interrupted."""
+    """Ends work in a thread at its next report of progress, or while it waits for a stream that can be interrupted."""
 
     def __init__(self, on_progress: Callable[[int], None] | None = None, stream: BinaryIO | None = None) -> None:
         self._on_progress = on_progress

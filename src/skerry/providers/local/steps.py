@@ -1,4 +1,4 @@
-"""Work in steps: what blocks is done in a thread, and what only waits is said, so that it can wait without one."""
+"""Work in steps: a thread does each step, and between steps the work waits without a thread."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """Waits until a process is gone, or for so many seconds."""
+    """A wait until a process is gone, for this many seconds at most."""
 
     process: ProcessId
     seconds: float
 
 
 Steps: TypeAlias = Generator[Exit, None, T]
-"""Yields what it waits for; any thread may do the next step. Given up, it lets go of the locks that it holds."""
+"""Yields what it waits for; any thread may do the next step. Closing it early releases the locks that it holds."""
 
 
 def once(work: Callable[[], T]) -> Steps[T]:
-    """Work that is one step."""
+    """Work of one step."""
     return work()
     yield  # type: ignore[unreachable]
 
 
 def complete(steps: Steps[T]) -> T:
-    """Do all of it in this thread, and wait in it."""
+    """Do all steps in this thread, and wait in it."""
     while True:
         try:
             wait = next(steps)

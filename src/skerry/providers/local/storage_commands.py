@@ -1,4 +1,4 @@
-"""What `skerry storage` shows and does."""
+"""The functions behind `skerry storage`."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class StorageReport:
     image: str | None
     """The file that holds the pool."""
     allocated: int | None
-    """What that file takes of the disk it is on."""
+    """Bytes that the file takes on its disk."""
     size: int
     used: int
     free: int
-    """What can still be written: the pool grows within its disk, so no more than is free there."""
+    """Bytes that can still be written: the pool's file grows, so never more than is free on its disk."""
     limits: bool
     """Whether disk limits are enforced."""
     sandboxes: int
@@ -56,7 +56,7 @@ def report() -> StorageReport:
 
 
 def unmount() -> bool:
-    """Take the pool off the machine until it is next used; whether it was mounted.
+    """Unmount the pool until its next use; returns whether it was mounted.
 
     Raises Conflict while a sandbox runs, Unsupported where there is no pool, ProviderUnavailable.
     """
@@ -65,7 +65,7 @@ def unmount() -> bool:
     storage = find_storage(engine.store.home)
     if not isinstance(storage, PoolStorage):
         raise Unsupported(f"{engine.store.home} has no storage pool to unmount", option="storage")
-    # The kernel would let go of the directory alone: the file system lives on as long as a sandbox uses it.
+    # The kernel would only detach the directory: the file system stays in use as long as a sandbox uses it.
     running = [sandbox_id for sandbox_id in sorted(engine.store.ids()) if _runs(engine, sandbox_id)]
     if running:
         raise Conflict(f"the storage pool is in use by {', '.join(running)}", hint="destroy or stop these sandboxes")
@@ -76,6 +76,6 @@ def _runs(engine: Engine, sandbox_id: str) -> bool:
     try:
         return engine.store.read(sandbox_id).alive
     except SandboxNotFound:
-        return engine.store.directory(sandbox_id).exists()  # somebody is making it
+        return engine.store.directory(sandbox_id).exists()  # it is being made
     except (Corrupted, NewerVersion):
         return False

@@ -1,4 +1,4 @@
-"""Where blocking work is done: in threads. It waits for others in the event loop, where that holds no thread."""
+"""Does blocking work in threads; waiting for other operations is done in the event loop, so it holds no thread."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ T = TypeVar("T")
 PATIENCE = 60.0
 """Seconds that a change of a sandbox waits for the one before it."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.0005, 0.05
-"""Between two attempts at a lock that another process has: flock has no wait that can be given up."""
+"""Seconds between two attempts at a lock that another process has: a wait for flock cannot be cancelled."""
 
 
 class Threads:
-    """The threads of a provider. Looks have their own, so none of them waits for a change to end.
+    """The threads of a provider. Looks have their own threads, so no look waits for a change to end.
 
-    What has begun is done to its end, also when its caller is cancelled: the cancellation takes effect then.
+    Work that has begun is finished even if its caller is cancelled: the cancellation takes effect then.
     """
 
     def __init__(self) -> None:
@@ -42,35 +42,35 @@ class Threads:
         self._settled: _PerLoop[dict[str, asyncio.Task[object]]] = _PerLoop(dict)
 
     async def look(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """For what is quick and waits for nobody."""
+        """Do work that is quick and waits for nothing."""
         return await _to_the_end(self._looking, partial(function, *args, **kwargs), _Cancellation())
 
     async def work(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await self.work_until(partial(function, *args, **kwargs))
 
     async def work_until(self, work: Callable[[], T], on_cancel: Callable[[], None] | None = None) -> T:
-        """`on_cancel` is called when the caller is cancelled, and may hasten the end of it."""
+        """Do `work`; `on_cancel` is called when the caller is cancelled, and may make the work end sooner."""
         return await _to_the_end(self._working, work, _Cancellation(on_cancel))
 
     async def work_patiently(self, work: Callable[[], T], on_cancel: Callable[[], None] | None = None) -> T:
-        """Work that may find a sandbox's lock held, before it has done anything: then it is begun again.
+        """Do work that may find a sandbox's lock held before it has done anything: then it is tried again.
 
         Raises Conflict when the lock is held for too long.
         """
         return await self._retried(self._working, lambda: once(work), "its sandbox", _until(), on_cancel)
 
     async def create(self, work: Callable[[], T]) -> T:
-        """The same for what makes a sandbox."""
+        """The same for work that makes a sandbox."""
         return await self._retried(self._creating, lambda: once(work), "the same sandbox", _until(), None)
 
     async def change(self, sandbox_id: str, work: Callable[[], T], on_cancel: Callable[[], None] | None = None) -> T:
-        """Work that holds the lock of a sandbox. Raises Conflict when another change takes too long."""
+        """Do work that holds the lock of a sandbox. Raises Conflict when another change takes too long."""
         return await self.change_in_steps(sandbox_id, lambda: once(work), on_cancel)
 
     async def change_in_steps(
         self, sandbox_id: str, start: Callable[[], Steps[T]], on_cancel: Callable[[], None] | None = None
     ) -> T:
-        """The same in steps: what one waits for between two of them, it waits for in the event loop."""
+        """The same in steps: between two steps, it waits in the event loop."""
         until = _until()
         turn = self._turns.here().setdefault(sandbox_id, asyncio.Lock())
         try:
@@ -84,12 +84,12 @@ class Threads:
             turn.release()
 
     def is_changing(self, sandbox_id: str) -> bool:
-        """Whether a change of it is under way here."""
+        """Whether this process is changing the sandbox."""
         turn = self._turns.here().get(sandbox_id)
         return turn is not None and turn.locked()
 
     def settle(self, sandbox_id: str, work: Callable[[], T]) -> asyncio.Task[T]:
-        """The one task that sees to a sandbox whose end may have come; it goes on when nobody waits for it any more."""
+        """The one task that settles a sandbox whose end may have come; it continues even if its callers give up."""
         tasks = self._settled.here()
         found = tasks.get(sandbox_id)
         if found is None:
@@ -122,17 +122,17 @@ def _until() -> float:
 
 
 def _taken(what: str) -> Conflict:
-    return Conflict(f"another operation has been at work on {what} for {PATIENCE:.0f} s", retryable=True)
+    return Conflict(f"another operation has been working on {what} for {PATIENCE:.0f} s", retryable=True)
 
 
 def _forget(tasks: dict[str, asyncio.Task[object]], sandbox_id: str, task: asyncio.Task[object]) -> None:
     tasks.pop(sandbox_id, None)
     if not task.cancelled():
-        task.exception()  # looked at, so that it is not reported as forgotten
+        task.exception()  # retrieved, so that asyncio does not report it as never retrieved
 
 
 class _PerLoop(Generic[T]):
-    """One for each event loop: what asyncio makes belongs to one."""
+    """A value for each event loop: asyncio's objects belong to one loop."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
@@ -147,7 +147,7 @@ class _PerLoop(Generic[T]):
 
 
 class _Cancellation:
-    """Waits through cancellations and remembers the last; `on_cancel` may hasten what is waited for."""
+    """Waits in spite of cancellations and remembers the last; `on_cancel` may make the work end sooner."""
 
     def __init__(self, on_cancel: Callable[[], None] | None = None) -> None:
         self._on_cancel = on_cancel
@@ -169,7 +169,7 @@ class _Cancellation:
                     self._on_cancel()
 
     def take_effect(self) -> None:
-        """Raises CancelledError, if there was one."""
+        """Raises CancelledError if the caller was cancelled."""
         if self._error is not None:
             raise self._error
 
@@ -177,7 +177,7 @@ class _Cancellation:
 async def _to_the_end(threads: ThreadPoolExecutor, work: Callable[[], T], cancellation: _Cancellation) -> T:
     future = asyncio.get_running_loop().run_in_executor(threads, work)
     await cancellation.wait(future)
-    error = future.exception()  # looked at, so that it is not reported as forgotten
+    error = future.exception()  # retrieved, so that asyncio does not report it as never retrieved
     cancellation.take_effect()
     if error is not None:
         raise error

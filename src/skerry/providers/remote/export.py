@@ -1,4 +1,4 @@
-"""The state of a sandbox to and from the server. Encryption is done on this side: the key stays here."""
+"""Exports and imports through the server. The client encrypts and decrypts: the key never leaves it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from skerry.http import Client, Request
 CHUNK = 256 * 1024
 Progress = Callable[[int], None]
 _FRAME = struct.Struct(">cI")
-"""A piece of an export: what it is (`d`ata, `p`rogress, `e`nd, `x`: an error) and its length."""
+"""The head of a piece of an export: its kind (`d`ata, `p`rogress, `e`nd, `x`: an error) and its length."""
 
 
 def export_state(
@@ -41,7 +41,7 @@ def export_state(
         written += len(data)
         view = memoryview(data)
         while view:
-            # A raw file may take less than all; what is only like a file may not say how much it took.
+            # A raw file may write less than all; an object that only resembles a file may not say how much it wrote.
             taken: int | None = target.write(view)
             view = view[len(view) if taken is None else taken :]
 
@@ -60,7 +60,7 @@ def export_state(
                     put(encrypter.finish())
                 info = from_plain(ExportInfo, load_json(payload), strict=False)
                 return replace(info, encrypted=encrypter is not None, bytes_written=written)
-    raise ConnectionLost("the export was cut short")
+    raise ConnectionLost("the connection ended before the export was complete")
 
 
 def _pieces(chunks: Iterator[bytes]) -> Iterator[tuple[bytes, bytes]]:
@@ -75,7 +75,7 @@ def _pieces(chunks: Iterator[bytes]) -> Iterator[tuple[bytes, bytes]]:
             yield kind, bytes(buffer[_FRAME.size : end])
             del buffer[:end]
     if buffer:
-        raise ConnectionLost("the export was cut short")
+        raise ConnectionLost("the connection ended before the export was complete")
 
 
 def _object(payload: bytes) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def import_state(
     on_progress: Progress | None,
     params: dict[str, str],
 ) -> SandboxInfo:
-    """Send what `source` gives. `on_progress` gets the bytes sent so far. Raises as the server; Corrupted."""
+    """Send what `source` gives. `on_progress` gets the bytes sent so far. Raises what the server reports; Corrupted."""
     head = dump_json(spec)
     failed: list[BaseException] = []
 
@@ -120,7 +120,7 @@ def import_state(
 
 
 def _plain(source: BinaryIO, key: bytes | None) -> Iterator[bytes]:
-    """The archive without its encryption; one that is encrypted goes out only with its key known to be right."""
+    """The archive, decrypted; an encrypted one is sent only once its key has proved right."""
     head = _read(source, len(crypt.MAGIC))
     if key is None:
         if head == crypt.MAGIC:
@@ -144,7 +144,7 @@ def _plain(source: BinaryIO, key: bytes | None) -> Iterator[bytes]:
 
 
 def _read(source: BinaryIO, size: int) -> bytes:
-    """A pipe may give less than asked for."""
+    """Read all of `size` bytes: a pipe may give less at a time."""
     parts = []
     while size and (data := source.read(size)):
         parts.append(data)

@@ -1,4 +1,4 @@
-"""The first words on a WebSocket of wire frames: the agent's, which the server passes on."""
+"""Reads the agent's greeting, the first message on a WebSocket of wire frames."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ async def greeted(stream: WebSocketStream) -> Channel:
     reader = HelloReader()
     while reader.hello is None:
         try:
-            # No more than that: what follows is for the one who gets the channel.
+            # Read no more than that: what follows belongs to the channel.
             reader.feed(await stream.receive(reader.missing))
         except (anyio.EndOfStream, anyio.BrokenResourceError) as error:
             why = stream.close_reason or "no greeting came"

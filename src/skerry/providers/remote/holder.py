@@ -1,4 +1,4 @@
-"""What ends with this process: the server is told, again and again, as long as the process lives."""
+"""Renews the leases of this process at the server, so that what it holds ends with the process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from skerry.core import SkerryError
 from skerry.http import Client, Request
 
 RENEW_EVERY = 5.0
-"""Seconds; the server waits for several of them."""
+"""Seconds between two renewals; the server waits for several of them."""
 
 
 class Holder:
@@ -28,7 +28,7 @@ class Holder:
         self.name = f"{os.getpid()}-{secrets.token_hex(12)}"
 
     def hold(self, what: str) -> None:
-        """`what` is an id that the server was told about."""
+        """Hold `what`, an id that the server knows as held by this process."""
         with self._lock:
             self._held.add(what)
             if self._thread is None:
@@ -45,7 +45,7 @@ class Holder:
                 self._wake.set()
 
     def close(self) -> None:
-        """Renew nothing any more: what is still held ends."""
+        """Stop renewing: what is still held ends."""
         with self._lock:
             self._held.clear()
             if self._thread is not None:
@@ -57,7 +57,7 @@ class Holder:
             try:
                 self._client().send(Request(method="PUT", path=f"/v1/provider/holders/{self.name}", timeout=10.0))
             except SkerryError:
-                continue  # the server may be starting again; it waits for us as we do for it
+                continue  # the server may be restarting; it waits for us as we wait for it
             except RuntimeError:  # the client was closed
                 if not ended.is_set():
                     raise

@@ -58,7 +58,7 @@ T = TypeVar("T")
 
 SUBPROTOCOL = "skerry.wire.1"
 REDIAL_FOR = 15.0
-"""Seconds in which a server that has answered before may start again."""
+"""Seconds that a server that has answered before may take to restart."""
 REDIAL_PAUSE = 0.1
 READ_TIMEOUT = 60.0
 MOST_OF_A_NAME = 200
@@ -70,23 +70,23 @@ class RemoteProvider(
     """Sandboxes of the server at `url`; without one, of SKERRY_URL or of what `skerry login` stored."""
 
     name = "remote"
-    on_timeout = frozenset({"stop", "destroy"})  # no provider that a server may have can do more
+    on_timeout = frozenset({"stop", "destroy"})  # no provider behind a server can do more
 
     def __init__(self, url: str | None = None, *, api_key: str | None = None, project: str | None = None) -> None:
-        """Raises Unauthenticated where no server is known, InvalidArgument for a URL that is none."""
+        """Raises Unauthenticated if no server is known, InvalidArgument for an invalid URL."""
         self.login: Login = find_login(url, api_key, project)
         self._start_anew()
         os.register_at_fork(after_in_child=self._start_anew)
 
     def _start_anew(self) -> None:
-        """A forked child has none of the threads, and must not use the connections."""
+        """For a forked child: it has none of the threads, and must not use the connections."""
         self._client = Client(self.login)
         self._reading = ThreadPoolExecutor(32, "skerry-remote-read")
         self._changing = ThreadPoolExecutor(64, "skerry-remote")
         self._holder = Holder(lambda: self._client)
 
     def close(self) -> None:
-        """Close what is kept for the next request, which there may not be. What is leased to this process ends."""
+        """Close the connections kept for another request. What is leased to this process ends."""
         self._holder.close()
         self._client.close()
 
@@ -109,13 +109,13 @@ class RemoteProvider(
         return {} if self.login.project is None else {"project": self.login.project}
 
     async def _made(self, request: Request, undo: Callable[[Any], Request]) -> Any:
-        """Make something by a request; where nobody will ever learn of it, unmake it."""
+        """Make something by a request; if no caller will ever learn of it, remove it again."""
         made: list[Any] = []
         try:
             await to_the_end(self._changing, lambda: made.append(self._client.send(request)))
         except asyncio.CancelledError:
             for answer in made:
-                with suppress(SkerryError):  # who is cancelled is told nothing else
+                with suppress(SkerryError):  # a cancelled caller gets only its cancellation
                     await to_the_end(self._changing, partial(self._client.send, undo(answer)))
             raise
         return made[0]
@@ -136,7 +136,7 @@ class RemoteProvider(
     async def get(self, sandbox_id: str) -> SandboxInfo:
         info = await self.find(sandbox_id)
         if info.id != sandbox_id:
-            raise SandboxNotFound(f"there is no sandbox {sandbox_id!r}")  # but one of that name
+            raise SandboxNotFound(f"there is no sandbox {sandbox_id!r}")  # only one with that name
         return info
 
     async def find(self, id_or_name: str) -> SandboxInfo:
@@ -164,7 +164,7 @@ class RemoteProvider(
             raise
 
     async def _connect(self, path: str, subprotocol: str | None = None) -> WebSocketStream:
-        """A WebSocket. A server that has answered before and does not now is waited for: it starts again."""
+        """A WebSocket. If a server that has answered before does not answer now, wait for it to restart."""
         end = time.monotonic() + (REDIAL_FOR if self._client.known else 0.0)
         while True:
             try:
@@ -280,7 +280,7 @@ class RemoteProvider(
         try:
             await to_the_end(self._changing, work, stop.ask)
         except asyncio.CancelledError:
-            for info in made:  # nobody will ever learn of it
+            for info in made:  # no caller will ever learn of it
                 with suppress(SkerryError):
                     await self.destroy(info.id)
             raise
@@ -319,9 +319,9 @@ class RemoteProvider(
         stream = await self._connect(f"/v1/provider/layers/{quote(digest, safe='')}/building")
         try:
             try:
-                await stream.receive(1)  # comes when it is our turn; until then others build
+                await stream.receive(1)  # a byte comes when it is our turn; until then others build
             except (anyio.EndOfStream, anyio.BrokenResourceError) as error:
-                raise ConnectionLost("the server ended while another's build was waited for") from error
+                raise ConnectionLost("the server ended while this client waited for another's build") from error
             yield
         finally:
             with anyio.CancelScope(shield=True):
@@ -363,7 +363,7 @@ def _volume(name: str) -> str:
 
 
 def _path(kind: str, what: str, which: str, missing: type[SkerryError]) -> str:
-    """Raises `missing` for what can be no id and no name: it would be another path."""
+    """The path of a resource. Raises `missing` for what cannot be an id or a name: it would lead to another path."""
     if not which or "/" in which or which in (".", "..") or len(which) > MOST_OF_A_NAME:
         raise missing(f"there is no {what} {which[:200]!r}")
     return f"/v1/provider/{kind}/{quote(which, safe='')}"

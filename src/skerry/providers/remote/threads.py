@@ -1,4 +1,4 @@
-"""Blocking requests in threads, so that one provider object serves any number of event loops."""
+"""Runs blocking requests in threads, so that one provider object serves any number of event loops."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 async def to_the_end(
     threads: ThreadPoolExecutor, work: Callable[[], T], on_cancel: Callable[[], None] = lambda: None
 ) -> T:
-    """Run `work` in a thread. A cancellation takes effect when it has ended, which `on_cancel` may hasten."""
+    """Run `work` in a thread. A cancellation takes effect when it has ended; `on_cancel` may make it end sooner."""
     future = asyncio.get_running_loop().run_in_executor(threads, work)
     cancelled: asyncio.CancelledError | None = None
     while not future.done():
@@ -23,13 +23,13 @@ async def to_the_end(
             cancelled = error
             on_cancel()
     if cancelled is not None:
-        future.exception()  # looked at, so that it is not reported as forgotten
+        future.exception()  # retrieved, so that asyncio does not report it as never retrieved
         raise cancelled
     return future.result()
 
 
 async def abandonable(threads: ThreadPoolExecutor, work: Callable[[], T]) -> T:
-    """Run `work`, which changes nothing, in a thread; who is cancelled does not wait for it."""
+    """Run `work`, which changes nothing, in a thread; a cancelled caller does not wait for it."""
     future = asyncio.get_running_loop().run_in_executor(threads, work)
     try:
         return await asyncio.shield(future)
@@ -39,7 +39,7 @@ async def abandonable(threads: ThreadPoolExecutor, work: Callable[[], T]) -> T:
 
 
 class Stop:
-    """Ends work in a thread at its next step, once it is asked to."""
+    """Ends work in a thread at its next step, once a caller asks for it."""
 
     def __init__(self, on_progress: Callable[[int], None] | None) -> None:
         self._asked = False
@@ -54,7 +54,7 @@ class Stop:
             self._on_progress(done)
 
     def around(self, target: BinaryIO) -> BinaryIO:
-        """`target`, of which nothing more is written once it is asked to stop."""
+        """`target`, to which nothing more is written after `ask`."""
         made: Any = _Stopping(target, self._check)
         return made  # type: ignore[no-any-return]
 
@@ -73,4 +73,4 @@ class _Stopping:
 
 
 class _Stopped(Exception):
-    """Whoever waited for it was cancelled."""
+    """The caller that waited for the work was cancelled."""

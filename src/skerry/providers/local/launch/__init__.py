@@ -1,1 +1,1 @@
-"""Starting a sandbox: bundle, system call filter, launcher, the first word of its agent."""
+"""Starts a sandbox: bundle, system call filter, launcher, the agent's first message."""

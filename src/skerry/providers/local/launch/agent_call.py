@@ -1,4 +1,4 @@
-"""One question to a sandbox's agent, asked by the engine itself: blocking, on a connection of its own."""
+"""One blocking request from the engine to a sandbox's agent, on a new connection."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _STREAM = 1
 def request(path: Path, token: bytes, message: Opener, kind: type[M], *, timeout: float) -> M:
     """Send `message` to the agent that listens at `path`, and return its answer.
 
-    Raises ConnectionLost where there is none within `timeout` seconds, Corrupted for one that makes no sense, and what
-    the agent reports.
+    Raises ConnectionLost if no answer comes within `timeout` seconds, Corrupted for an answer that makes no sense, and
+    the error that the agent reports.
     """
     until = time.monotonic() + timeout
     try:

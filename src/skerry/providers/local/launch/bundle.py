@@ -17,7 +17,7 @@ AGENT = "/.skerry/agent"
 _CAPABILITIES = [
     f"CAP_{name}" for name in "CHOWN DAC_OVERRIDE FOWNER FSETID KILL SETGID SETUID NET_BIND_SERVICE SYS_CHROOT".split()
 ]
-# What the machine's root alone may read or write stays so for the sandbox's root, who is somebody else to the kernel:
+# To the kernel, the sandbox's root is another user than the machine's root and cannot read what only the latter may:
 # only what everybody may read, or what belongs to the sandbox's own namespaces, needs covering.
 _MASKED = (
     "/proc/acpi /proc/asound /proc/keys /proc/latency_stats /proc/timer_list /proc/scsi /proc/interrupts "
@@ -25,12 +25,12 @@ _MASKED = (
 ).split()
 _READ_ONLY = ["/proc/sys"]
 TERMINALS = 64
-"""Pseudo-terminals that a sandbox may have at a time: the kernel has 3,072 for all of them together."""
+"""Pseudo-terminals that a sandbox may have at a time: the kernel has 3,072 for all sandboxes together."""
 
 
 @cache
 def open_file_limit(pids: int) -> int:
-    """How many files one process may open, so that a sandbox full of them cannot use up half of the machine's."""
+    """Files that one process may open, so that a sandbox full of processes cannot use up half of the machine's."""
     machine = int(Path("/proc/sys/fs/file-max").read_text())
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     share = max(1024, min(65536, machine // 2 // pids))
@@ -43,7 +43,7 @@ def _filter() -> str:
 
 
 def _existing(paths: list[str]) -> list[str]:
-    """Those of `paths` that this kernel has now: each one less is a mount less, and a module may bring one."""
+    """Those of `paths` that this kernel has now: each missing one saves a mount, and loading a module may add one."""
     return [path for path in paths if os.path.exists(path)]
 
 
@@ -72,7 +72,7 @@ def configuration(record: Record, root: Path, runtime: str) -> dict[str, object]
         "namespaces": namespaces,
         "maskedPaths": _existing(_MASKED),
         "readonlyPaths": _existing(_READ_ONLY),
-        # memory that nobody is attached to any more goes, or a killed program's segments would fill the limit for ever
+        # free memory that nobody is attached to, or a killed program's segments would fill the limit for ever
         "sysctl": {"kernel.shm_rmid_forced": "1"},
     }
     configuration: dict[str, object] = {
@@ -96,7 +96,7 @@ def configuration(record: Record, root: Path, runtime: str) -> dict[str, object]
     else:
         linux["seccomp"] = oci_rules()
         linux["cgroupsPath"] = f"/skerry/{record.id}"
-        # runc wants to be told what the namespace it joins maps
+        # runc needs to know the id mapping of the namespace it joins
         assert record.slot is not None
         mapping = {"containerID": 0, "hostID": host_id(record.slot), "size": 65536}
         linux["uidMappings"] = linux["gidMappings"] = [mapping]

@@ -1,4 +1,4 @@
-"""Connections from starting sandboxes: the first to dial one takes over its connection, which saves opening another."""
+"""Keeps the connections from starting sandboxes: the first dial takes one over, which saves opening another."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class Connections:
         weakref.finalize(self, _close, self._started)
 
     def keep(self, sandbox_id: str, started: Started) -> None:
-        self.close(sandbox_id)  # somebody else may have stopped the one that it was to
+        self.close(sandbox_id)  # another process may have stopped the sandbox at its other end
         self._started[sandbox_id] = started
         for oldest in list(self._started)[:-KEPT_CONNECTIONS]:  # a copy: other threads change it
             self.close(oldest)
 
     def take(self, sandbox_id: str) -> Started | None:
-        """The connection from starting a sandbox just now; whoever takes it has it alone."""
+        """The connection from starting a sandbox just now; only the caller has it from here on."""
         started = self._started.pop(sandbox_id, None)
         if started is not None and not started.fresh:
             started.connection.close()
@@ -31,7 +31,7 @@ class Connections:
         return started
 
     def close(self, sandbox_id: str) -> None:
-        """Whoever dials it next opens a connection of its own."""
+        """Close the kept connection: the next dial opens a new one."""
         if started := self._started.pop(sandbox_id, None):
             started.connection.close()
 

@@ -1,4 +1,4 @@
-"""Starts a sandbox: socket, boot message, launcher, runtime, and the agent's first word."""
+"""Starts a sandbox: socket, boot message, launcher, runtime, and the agent's first message."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ from skerry.wire import Boot, Hello, Type, encode_frame
 
 READY_TIMEOUT = 30.0
 _REFUSED = "refused: "
-"""What the launcher's word of something in the sandbox's own files begins with."""
+"""How the launcher's message begins when something in the sandbox's own files is in the way."""
 INOTIFY_INSTANCES = 128
 _LOCK_FD, _GO_FD = 21, 22
 _READ_ONLY = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 _ENVIRONMENT = {
     "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
-    # The runtime runs from a read-only mount, so it need not copy and re-execute itself to be safe from being
-    # overwritten by what it starts: that costs 3 ms.
+    # The runtime runs from a read-only mount, so what it starts cannot overwrite it: it need not copy and re-execute
+    # itself, which costs 3 ms.
     "_LIBCONTAINER_CLONED_BINARY": "1",
 }
-# two patterns, since a fixed beginning is found ten times as fast as one of two
+# two patterns: a search for one fixed beginning is ten times as fast as a search for either of two
 _SYSTEMD_NAMES = (re.compile(rb"sd_\w+"), re.compile(rb"LIBSYSTEMD_\d+"))
 
 
@@ -128,7 +128,7 @@ class Disk:
 
 @contextmanager
 def address(path: Path) -> Iterator[str]:
-    """A name for a unix socket of any path: the kernel takes 107 bytes, but a directory's descriptor is short."""
+    """A short name for a unix socket at any path, through its directory's descriptor: the kernel takes 107 bytes."""
     if len(os.fsencode(path)) < 108:
         yield str(path)
         return
@@ -150,16 +150,16 @@ class Started:
 
     @property
     def fresh(self) -> bool:
-        """Whether nobody can have stopped or frozen it meanwhile, but for a bad chance."""
+        """Whether the sandbox is so new that it is unlikely to have been stopped or frozen since."""
         return time.monotonic() - self.at < 1.0
 
 
 def start(
     record: Record, directory: Path, disk: Disk, runtime: tuple[str, str], cgroups: Cgroups, lock: FileLock
 ) -> Started:
-    """Bring the sandbox up; its agent has answered when this returns.
+    """Start the sandbox; its agent has answered when this returns.
 
-    Raises SandboxFailed with what the runtime said, Conflict for what is in the way in its files, Timeout, DiskFull.
+    Raises SandboxFailed with what the runtime said, Conflict when one of its files is in the way, Timeout, DiskFull.
     """
     client = socket.socket(socket.AF_UNIX)
     try:
@@ -194,7 +194,7 @@ def _launch(
             inherited = {listener.fileno(): 3, boot: 4, ready: _GO_FD, lock.fileno(): _LOCK_FD}
             launcher = _spawn(_arguments(record, layout, disk, runtime, cgroups), environment(runtime), inherited)
             try:
-                # Meanwhile the launcher makes the namespaces, and then mounts the layers.
+                # In the meantime the launcher makes the namespaces, and then mounts the layers.
                 with _room(layout):
                     layout.make_scratch(lowers=len(disk.lowers))
                     disk.make()
@@ -235,7 +235,7 @@ def _room(layout: Layout) -> Iterator[None]:
 
 
 def _boot_frame(record: Record) -> bytes:
-    """The agent's first message; it travels in memory: env and token are neither on disk nor in a command line."""
+    """The agent's boot message, passed in memory: env and token are neither on disk nor in a command line."""
     env = {**host_layer.environment(), **variables(record)}
     idle = idle_limit(record.spec)
     assert record.deadline is not None
@@ -289,7 +289,7 @@ def _arguments(record: Record, layout: Layout, disk: Disk, runtime: tuple[str, s
 
 
 def environment(runtime: tuple[str, str]) -> dict[str, str]:
-    """For the launcher, and the runtime that it becomes."""
+    """For the launcher, which becomes the runtime."""
     kind, path = runtime
     try:
         light = kind == "crun" and _needs_no_systemd(path, os.stat(path).st_mtime_ns)
@@ -300,14 +300,14 @@ def environment(runtime: tuple[str, str]) -> dict[str, str]:
 
 @cache
 def _needs_no_systemd(path: str, changed: int) -> bool:
-    """Whether our libsystemd has everything that this crun wants of one: another crun may want more."""
+    """Whether our libsystemd has everything that this crun needs of it: another crun may need more."""
     crun, ours = (Path(file).read_bytes() for file in (path, binary("libsystemd.so.0")))
     return all(set(names.findall(crun)) <= set(names.findall(ours)) for names in _SYSTEMD_NAMES)
 
 
 def _spawn(arguments: list[str], environment: dict[str, str], inherited: dict[int, int]) -> int:
-    """Start the launcher with descriptors under the numbers it expects; its pid."""
-    # They are first copied above all of them: one may have the number that another is to get.
+    """Start the launcher with descriptors under the numbers it expects; returns its pid."""
+    # First copy all descriptors to higher numbers: one may have the number that another is to get.
     high = 1 + max(*inherited, *inherited.values())
     actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = []
     actions += [(os.POSIX_SPAWN_DUP2, source, high + number) for number, source in enumerate(inherited)]
@@ -315,7 +315,7 @@ def _spawn(arguments: list[str], environment: dict[str, str], inherited: dict[in
     actions += [(os.POSIX_SPAWN_DUP2, 0, 1), (os.POSIX_SPAWN_DUP2, 0, 2)]
     for number, target in enumerate(inherited.values()):
         actions += [(os.POSIX_SPAWN_DUP2, high + number, target), (os.POSIX_SPAWN_CLOSE, high + number)]
-    # a session of its own: Ctrl-C at a terminal is for the client to handle
+    # a new session: Ctrl-C at a terminal is for the client to handle
     return os.posix_spawn(arguments[0], arguments, environment, file_actions=actions, setsid=True)
 
 
@@ -368,7 +368,7 @@ def _not_started(layout: Layout) -> SandboxFailed | Conflict:
 
 
 def _exit_status(pid: int) -> int:
-    """The status of an ended child, which stays there to be reaped."""
+    """The status of an ended child, without reaping it."""
     result = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     assert result is not None
     return int(result.si_status)

@@ -1,7 +1,7 @@
-"""Which system calls a sandbox may make.
+"""The filter that says which system calls a sandbox may make.
 
-A call that is not listed does not exist for it (ENOSYS), so programs take their fall-back path; the ones that would
-reach for the machine are refused (EPERM). crun gets the filter compiled beforehand (tools/gen_seccomp.py), runc as
+A call that is not listed does not exist for it (ENOSYS), so programs take their fall-back path; calls that would reach
+the machine are refused (EPERM). crun gets the filter compiled beforehand (tools/gen_seccomp.py), runc as
 rules.
 """
 
@@ -52,20 +52,20 @@ NAMESPACE_FLAGS = 0x7E02_0000
 SOCKET_FAMILIES = (1, 2, 10, 16)
 """unix, IPv4, IPv6, netlink."""
 PAIR_FAMILIES = (1,)
-"""Of a pair of sockets: socketpair(2) makes two sockets of any family before it finds that the family has no pairs."""
+"""The families of socketpair(2): it makes two sockets of any family before it finds that the family has no pairs."""
 
 PERSONALITIES = (0x0, 0x0008, 0x20000, 0x20008, 0x40000, 0xFFFF_FFFF)
 """What personality(2) may set: Linux, uname26, no address randomisation (debuggers), and the query."""
 
 BTRFS_IOCTLS = 0x9400
-"""The type of btrfs's own requests of ioctl(2), under `IOCTL_TYPE`: a subvolume that a sandbox made in a volume would
-be outside of every disk limit, and in the way of the volume's removal."""
+"""The type of btrfs's requests of ioctl(2), under `IOCTL_TYPE`: a subvolume that a sandbox made in a volume would be
+outside of every disk limit, and block the volume's removal."""
 IOCTL_TYPE = 0xFF00
 SHARED_IOCTLS = (0x4004_9409, 0x4020_940D, 0xC018_9436)
-"""Of that type, but every file system's: FICLONE, FICLONERANGE, FIDEDUPERANGE."""
+"""Requests of that type that every file system has: FICLONE, FICLONERANGE, FIDEDUPERANGE."""
 
 TERMINAL_IOCTLS = (0x5412, 0x541C)
-"""TIOCSTI and TIOCLINUX: a program that types into the terminal it runs in gives orders to who uses that terminal."""
+"""TIOCSTI and TIOCLINUX: with them a program types commands into its terminal as if its user had typed them."""
 
 RESOURCES = 16
 CORE = 4

@@ -17,14 +17,14 @@ from skerry.core import ProviderUnavailable, Resources, Unsupported
 GROUP = "skerry"
 CONTROLLERS = ("memory", "cpu", "pids", "freezer", "cpuacct")
 GIVEN = frozenset({"memory", "cpu", "pids"})
-"""What a version 2 group must be given by the one above it; it has the others anyway."""
+"""The controllers that a version 2 group must get from the group above it; it has the others anyway."""
 _CPU_PERIOD = 100_000
 _SOCKETS = "memory.kmem.tcp.limit_in_bytes"
-"""Version 1 charges the buffers of TCP and UDP sockets to a counter of their own, and only once it has a limit."""
+"""Version 1 charges the buffers of TCP and UDP sockets to this separate counter, and only once it has a limit."""
 _SOCKET_SHARE = 4
-"""On version 1 the buffers of all sockets may hold this part of the memory limit, besides what the limit allows."""
+"""On version 1, socket buffers may take the memory limit divided by this, in addition to the memory limit itself."""
 _LEAF = "init"
-"""Where the processes go that are in the root of a cgroup namespace: such a group cannot give controllers away."""
+"""Takes the processes from the root of a cgroup namespace: a group with processes cannot give controllers away."""
 _MOVES = 20
 
 
@@ -112,7 +112,7 @@ class Cgroups:
         return memory.version == 2 or (memory.path / _SOCKETS).exists()
 
     def group(self, hierarchy: Hierarchy, sandbox_id: str) -> Path:
-        return Path(f"{hierarchy.path}/{GROUP}/{sandbox_id}")  # asked often in every create: half the time of two `/`
+        return Path(f"{hierarchy.path}/{GROUP}/{sandbox_id}")  # called often: half the time of two `/`
 
     def _file(self, controller: str, sandbox_id: str, version1: str, version2: str) -> Path:
         hierarchy = self._with(controller)
@@ -143,7 +143,7 @@ class Cgroups:
         try:
             self.set_limits(sandbox_id, limits)
         except FileNotFoundError:
-            # The process that made the parent group died, or has not come yet, to giving it its controllers.
+            # The process that made the parent group has not given it its controllers yet, or died before it did.
             self.prepare()
             try:
                 self.set_limits(sandbox_id, limits)
@@ -174,8 +174,8 @@ class Cgroups:
     @staticmethod
     def _give_controllers(hierarchy: Hierarchy, parent: Path) -> None:
         wanted = " ".join(f"+{name}" for name in sorted(hierarchy.controllers & GIVEN))
-        # Only the machine's own root, which has no type, may have both processes and groups with controllers. That of a
-        # cgroup namespace, as in a container, may not: its processes go one level down.
+        # Only the machine's own root, which has no type, may have both processes and groups with controllers. The root
+        # of a cgroup namespace, as in a container, may not: its processes move one level down.
         inner = (hierarchy.path / "cgroup.type").exists()
         for attempt in range(_MOVES):
             if inner:
@@ -185,7 +185,7 @@ class Cgroups:
                 break
             except OSError as error:
                 if error.errno != errno.EBUSY or attempt == _MOVES - 1:
-                    raise  # EBUSY: a process that was just begun
+                    raise  # EBUSY: a new process has come
         (parent / "cgroup.subtree_control").write_text(wanted)
 
     def set_limits(self, sandbox_id: str, limits: Resources) -> None:
@@ -244,7 +244,7 @@ class Cgroups:
         return stat.get("total_dirty", stat.get("file_dirty", 0))
 
     def freeze(self, sandbox_id: str, timeout: float = 10.0) -> None:
-        """Stop every process where it is, and wait until all stand still.
+        """Freeze every process, and wait until all stand still.
 
         Raises ProviderUnavailable, and FileNotFoundError when there is no group.
         """
@@ -255,17 +255,17 @@ class Cgroups:
             if waited > timeout:
                 self._set_frozen(sandbox_id, frozen=False)
                 raise ProviderUnavailable(f"processes of {sandbox_id} could not be frozen within {timeout:g} s")
-            # The kernel tells nobody. It is a matter of microseconds, unless somebody waits for a disk.
+            # The kernel gives no notice. It takes microseconds, unless a process waits for a disk.
             if waited < 0.001:
                 os.sched_yield()
                 continue
             time.sleep(pause)
             pause = min(pause * 2, 0.01)
-            # Version 1 misses a parent that begins to wait for its vfork just now, until it is told again.
+            # Version 1 misses a parent that begins to wait for its vfork at this moment, until it gets the order again.
             self._set_frozen(sandbox_id, frozen=True)
 
     def thaw(self, sandbox_id: str) -> None:
-        """Let everything go on; without a group there is nothing to do."""
+        """Let every process continue; without a group there is nothing to do."""
         try:
             self._set_frozen(sandbox_id, frozen=False)
         except FileNotFoundError:
@@ -317,7 +317,7 @@ class Cgroups:
             except FileNotFoundError:
                 continue
             for pid in map(int, pids):
-                # 0 is a process of another pid namespace, which no one here can name
+                # 0 is a process of another pid namespace, which has no pid here
                 if pid > 0 and pid != os.getpid():
                     try:
                         os.kill(pid, signal.SIGKILL)
@@ -343,7 +343,7 @@ def _set_memory_and_swap(memory: Path, size: int) -> None:
     with_swap = memory.parent / "memory.memsw.limit_in_bytes"
     try:
         _write(memory, str(size))
-    except Unsupported:  # memory may never be above memory plus swap: raise that one first
+    except Unsupported:  # the limit of memory may never exceed that of memory plus swap: raise the latter first
         _write(with_swap, str(size))
         _write(memory, str(size))
     try:
@@ -353,7 +353,7 @@ def _set_memory_and_swap(memory: Path, size: int) -> None:
 
 
 def _move_processes(source: Path, target: Path) -> None:
-    """Raises OSError, ProviderUnavailable for a process that cannot be named here."""
+    """Raises OSError, ProviderUnavailable for a process that has no pid here."""
     pids = (source / "cgroup.procs").read_text().split()
     if pids:
         target.mkdir(exist_ok=True)
@@ -361,12 +361,12 @@ def _move_processes(source: Path, target: Path) -> None:
         if pid == "0":
             raise ProviderUnavailable(
                 f"{source} has processes of another pid namespace, so no group below it can have limits",
-                hint="run Skerry in a cgroup namespace of its own: `docker run --privileged --cgroupns=private`",
+                hint="run Skerry in a private cgroup namespace: `docker run --privileged --cgroupns=private`",
             )
         try:
             (target / "cgroup.procs").write_text(pid)
         except ProcessLookupError:
-            pass  # ended meanwhile
+            pass  # it has ended
 
 
 def _unusable(group: Path, error: OSError) -> ProviderUnavailable:
@@ -374,7 +374,7 @@ def _unusable(group: Path, error: OSError) -> ProviderUnavailable:
         errno.EROFS: "mount it writable: a service needs ProtectControlGroups=no, a container --privileged",
         errno.EACCES: "local sandboxes need root and a writable cgroup file system",
         errno.EPERM: "local sandboxes need root and a writable cgroup file system",
-        errno.EBUSY: "processes in it keep it from giving its controllers away: start Skerry in a group of its own",
+        errno.EBUSY: "it has processes, so it cannot pass its controllers on: start Skerry in a separate group",
     }
     return ProviderUnavailable(
         f"the cgroup {group} cannot be used: {error.strerror}", hint=hints.get(error.errno or 0, "run `skerry doctor`")
@@ -382,13 +382,13 @@ def _unusable(group: Path, error: OSError) -> ProviderUnavailable:
 
 
 def _remove_group(path: Path) -> bool:
-    """Remove a group and the empty ones below it; whether it is gone."""
+    """Remove a group and the empty ones below it; returns whether it is gone."""
     try:
         path.rmdir()
     except FileNotFoundError:
         return True
     except OSError as error:
-        if error.errno == errno.EROFS:  # said before the kernel has looked whether there is one
+        if error.errno == errno.EROFS:  # the kernel says so before it looks whether the group exists
             if not path.exists():
                 return True
             raise _unusable(path, error) from error

@@ -21,14 +21,14 @@ from skerry.providers.local.sandbox.folders import RUN
 POOL = ipaddress.ip_network("10.213.192.0/19")
 PREFIX = "skv"
 NEW_PER_SECOND, NEW_AT_ONCE, TRACKED = 50, 500, 2048
-"""Connections that a sandbox may begin, steadily and at once, and may have: this machine has one table for all that it
-follows, its own among them, and what is closed stays there for two minutes."""
+"""Connections that a sandbox may begin, steadily and at once, and may have: this machine tracks all connections,
+its own among them, in one table, where a closed one stays for two minutes."""
 
 _FORWARDING = Path("/proc/sys/net/ipv4/ip_forward")
 
 
 def _lock() -> FileLock:
-    """Protects the rules: they are there whenever a link is."""
+    """Protects the rules: they exist whenever a link does."""
     return FileLock(RUN / "network.lock")
 
 
@@ -63,7 +63,7 @@ def attach(slot: int, pid: int, cgroup_files: list[Path]) -> None:
 
 
 def _rules() -> str:
-    """For nft. The sets stay as they are when the rules are written again: they hold what each sandbox has used."""
+    """The rules, for nft. Writing them again leaves the sets as they are: these hold what each sandbox has used."""
     routes = json.loads(_run([program("ip"), "-json", "-4", "route", "show"], ""))
     ranges = ", ".join(str(network) for network in refused(routes))
     begins = f'iifname "{PREFIX}*" ct status & confirmed == 0'
@@ -97,10 +97,10 @@ table inet skerry {{
 
 
 def refused(routes: list[dict[str, Any]]) -> list[ipaddress.IPv4Network]:
-    """What a sandbox does not reach, for a machine with these routes: private ranges, and the networks that the machine
+    """What a sandbox cannot reach on a machine with these routes: private ranges, and the networks that the machine
     has an address in.
 
-    Networks that only examples have are the Internet of a machine whose own way out leads through one.
+    A range reserved for examples counts as the Internet if the machine's own default route leads through it.
     """
     connected = [
         ipaddress.IPv4Network(route["dst"])
@@ -120,18 +120,18 @@ def _device(slot: int) -> Path:
 
 
 def attached(slot: int) -> bool:
-    """Whether the slot has a link, or rules may be left from one."""
+    """Whether the slot has a link, or one may have left rules behind."""
     return _device(slot).exists() or (RUN / "network").exists()
 
 
 def detach(slot: int) -> None:
-    """Take the link away, and the rules with the last one."""
+    """Remove the link, and with the last link the rules."""
     with _lock():
         if _device(slot).exists():
             try:
                 _run([program("ip"), "link", "del", _device(slot).name], "")
             except ProviderUnavailable:
-                if _device(slot).exists():  # it may have gone with its other end meanwhile
+                if _device(slot).exists():  # the kernel may have just removed it with its other end
                     raise
         _tidy()
 

@@ -1,4 +1,4 @@
-"""The limits of sandboxes: whether this machine can give them, and one set over another."""
+"""The limits of sandboxes: checks that this machine can give them, and applies new ones over old ones."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ LEAST_DISK = 1 << 20
 
 
 def upper_limit(record: Record) -> int | None:
-    """The most its own layer may hold."""
+    """The most that the sandbox's own layer may hold."""
     return None if record.limits.disk is None else max(0, record.limits.disk - record.inherited)
 
 
 def merge(old: Resources, new: Resources) -> Resources:
-    """`old` with what `new` says."""
+    """`old`, with each limit that `new` sets replaced."""
     given = {name: value for name, value in dataclasses.asdict(new).items() if value is not None}
     return dataclasses.replace(old, **given)
 

@@ -1,4 +1,4 @@
-"""What a sandbox uses of its limits."""
+"""Measures what a sandbox uses of its limits."""
 
 from __future__ import annotations
 
@@ -43,5 +43,5 @@ class Meter:
         )
 
     def forget(self, sandbox_id: str) -> None:
-        """Its next counters begin at zero."""
+        """Forget a sandbox: its next counters begin at zero."""
         self._seen.pop(sandbox_id, None)

@@ -1,1 +1,1 @@
-"""One sandbox: its folder and record, and every change of its state."""
+"""One sandbox: its folder, its record, and every change of its state."""

@@ -1,4 +1,4 @@
-"""When work was last done in a sandbox that runs: what its agent notes in the file of its last words."""
+"""When work was last done in a running sandbox, as its agent notes it in the file of its last words."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from skerry.providers.local.sandbox.record import Record
 from skerry.wire import FieldError, FrameError, parse_note
 
 NOTE_LIMIT = 4096
-"""The most of the file that is worth reading."""
+"""How much of the file to read at most, in bytes."""
 
 
 def with_activity(record: Record, words: Path) -> Record:
-    """The record of a sandbox that runs, with when it was last active: to within 5 seconds, and never before its start.
+    """The record of a running sandbox, with when it was last active: to within 5 seconds, and never before its start.
 
-    The file is the sandbox's word: one that makes no sense is passed over.
+    The sandbox writes the file, so one that makes no sense is ignored.
     """
     if record.state is not State.RUNNING or record.started_at is None:
         return record
@@ -27,7 +27,7 @@ def with_activity(record: Record, words: Path) -> Record:
         fd = os.open(words, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         with open(fd, "rb") as file:
             note = parse_note(file.read(NOTE_LIMIT))
-    except (OSError, FrameError, FieldError):  # also where the storage is not there, or damaged
+    except (OSError, FrameError, FieldError):  # also when the storage is missing or damaged
         note = None
     if note is not None:
         active = max(active, now if note.reason == "at_work" else min(now, note.at_ms / 1000))

@@ -1,13 +1,13 @@
-"""Cold archives: the own layer of a stopped sandbox as one compressed file in its folder, in place of its tree.
+"""Cold archives: one compressed file in a stopped sandbox's folder holds its own layer, in place of its tree.
 
-stopped,   pending archive      the tree is there, whole; `archive.new` or `archive` beside it is worth nothing
-archived,  pending archive      `archive` is complete and verified; the tree is on its way out
+stopped,   pending archive      the tree is complete; `archive.new` or `archive` beside it is worthless
+archived,  pending archive      `archive` is complete and verified; the tree is being removed
 archived                        `archive` is all there is
-restoring, pending unarchive    `archive` is there, whole; trees beside it are worth nothing
-stopped,   pending unarchive    the tree is complete and on disk; `archive` is on its way out
+restoring, pending unarchive    `archive` is complete; trees beside it are worthless
+stopped,   pending unarchive    the tree is complete and on disk; `archive` is being removed
 
-Each of these records is flushed to disk, and so is whatever it says is complete, before the next step: a file system
-may keep a removal and lose a record that was written before it, above all where the two are on different ones.
+Before the next step, each of these records is flushed to disk, and so is what it says is complete: a file system may
+keep a removal and lose a record that was written before it, above all where the two are on different file systems.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from skerry.providers.local.storage.export_manifest import COLD
 KEY_VARIABLE = "SKERRY_ARCHIVE_KEY"
 Progress = Callable[[int], None]
 GRACE = 10.0
-"""How long the processes of a sandbox that runs may take to end."""
+"""How long the processes of a running sandbox may take to end, in seconds."""
 
 
 class Archives:
@@ -47,10 +47,10 @@ class Archives:
         return {"archive": self._recover_archive, "unarchive": self._recover_unarchive}
 
     def archive(self, sandbox_id: str, key: bytes | None, on_progress: Progress | None = None) -> SandboxInfo:
-        """Stop it and replace its tree by a file. Should that fail it is stopped and has its files.
+        """Stop a sandbox and replace its tree by a file. If that fails, it is stopped and has its files.
 
-        `on_progress` gets the bytes of content so far, when they are written and when they are read back; what it
-        raises ends the work, and so with `unarchive`.
+        `on_progress` gets the bytes of content so far, first while they are written, then while they are read back.
+        If it raises, the work ends; the same holds for `unarchive`.
 
         Raises SandboxNotFound, Conflict, DiskFull, Unsupported for files that no archive can hold, InvalidArgument
         for a default key that cannot be read.
@@ -68,9 +68,9 @@ class Archives:
             return self._archive(record, secret, on_progress).info()
 
     def unarchive(self, sandbox_id: str, key: bytes | None, on_progress: Progress | None = None) -> SandboxInfo:
-        """Give an archived one its files back; it is stopped then. One that is not archived: no error.
+        """Give an archived sandbox its files back; it is stopped then. One that is not archived is not an error.
 
-        Raises SandboxNotFound, Unauthenticated, InvalidArgument, Corrupted, DiskFull: it stays archived.
+        Raises SandboxNotFound, Unauthenticated, InvalidArgument, Corrupted, DiskFull; it then stays archived.
         """
         with self._changes.lock(sandbox_id, "unarchive", *State) as (record, _):
             if record.state is not State.ARCHIVED:
@@ -83,15 +83,15 @@ class Archives:
     # -- archive; the caller holds the lock
 
     def archive_due(self, record: Record) -> Record:
-        """For the sweep: what goes wrong is noted, since nobody waits for it."""
+        """For the sweep: notes a failure in the record, since no caller waits for it."""
         failed_at = None
         try:
             key = default_key()
-            failed_at = time.time()  # from here on it means to read all its files
+            failed_at = time.time()  # an attempt from here on reads all its files
             return self._archive(record, key)
         except (SkerryError, OSError) as error:
             record = self._changes.store.read(record.id)
-            if record.pending is not None:  # half done: the archive may already be all there is
+            if record.pending is not None:  # half done: only the archive may be left
                 return record
             reason = f"it could not be archived: {error}"[:600]
             return self._changes.save(dataclasses.replace(record, reason=reason, archive_failed_at=failed_at))
@@ -113,7 +113,7 @@ class Archives:
             return changes.finish(record, State.ARCHIVED, "archived")
 
     def _write(self, record: Record, file: Path, key: Key | None, on_progress: Progress | None = None) -> None:
-        """The file is complete under its name, on disk, and was read back. Raises DiskFull, Unsupported, Corrupted."""
+        """Write the archive to disk, read it back, and give it its name. Raises DiskFull, Unsupported, Corrupted."""
         fresh = file.with_suffix(".new")
         about = {"skerry": version("skerry"), "source": record.id}
         fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -136,7 +136,7 @@ class Archives:
     def _recover_archive(self, record: Record) -> Record:
         with typed_errors(self._changes.store.home):
             if record.state is State.ARCHIVED:
-                self._changes.save(record)  # the process may have died before it was on disk
+                self._changes.save(record)  # the process that noted it may have died before it was on disk
                 self._changes.storage.remove(self._changes.upper(record.id))
                 self._changes.log(record, "archived")
             else:
@@ -146,7 +146,7 @@ class Archives:
     # -- and back; the caller holds the lock
 
     def bring_back(self, record: Record, key: bytes | None, on_progress: Progress | None = None) -> Record:
-        """An archived one is stopped and has its files. Raises as `unarchive` does."""
+        """Give an archived sandbox its files back and leave it stopped. Raises as `unarchive` does."""
         changes, file = self._changes, self._file(record)
         with typed_errors(changes.store.home):
             with self._opened(record, file, key) as archive:
@@ -164,9 +164,9 @@ class Archives:
 
     @contextlib.contextmanager
     def _opened(self, record: Record, file: Path, key: bytes | None) -> Iterator[Archive]:
-        """Its archive, with the key that was given or the default one.
+        """Open the archive, with the given key or the default one.
 
-        Raises Corrupted, Unauthenticated, InvalidArgument before anything is done.
+        Raises Corrupted, Unauthenticated, InvalidArgument; then nothing has changed.
         """
         try:
             source = file.open("rb")
@@ -195,18 +195,18 @@ class Archives:
                 yield archive
 
     def _unpack(self, record: Record, archive: Archive, on_progress: Progress | None) -> None:
-        """The tree, beside its place, then in it. Raises Corrupted, DiskFull."""
+        """Unpack the tree beside its place, then move it there. Raises Corrupted, DiskFull."""
         changes, upper = self._changes, self._changes.upper(record.id)
         fresh, _ = restoring_trees(upper)
         self._remove_trees(record)
-        changes.storage.create(fresh, None)  # what once was under the limit must not fail at it now
+        changes.storage.create(fresh, None)  # no limit yet: files that once were within it must not fail at it now
         for name in ("u", "w"):
             (fresh / name).mkdir(mode=0o755)
         fresh.chmod(0o755)
         archive.unpack([fresh / "u"], on_progress=on_progress)
         if (limit := upper_limit(record)) is not None:
-            flush(fresh)  # accounts lag behind
-            # overlayfs notes in each directory where it comes from, and cannot look into a full one before
+            flush(fresh)  # brings the accounts up to date
+            # leave some room: overlayfs notes in each directory where it comes from before it can look into it
             held = changes.storage.used(fresh) or 0
             changes.storage.set_limit(fresh, max(limit, held + LEAST_DISK))
         fresh.rename(upper)
@@ -222,12 +222,12 @@ class Archives:
             if record.state is State.RESTORING:
                 self._remove_trees(record)
                 return self._changes.advance(record, State.ARCHIVED)
-            self._changes.save(record)  # the process may have died before it was on disk
+            self._changes.save(record)  # the process that noted it may have died before it was on disk
             self._file(record).unlink(missing_ok=True)
             return record
 
 
 def default_key() -> Key | None:
-    """Of SKERRY_ARCHIVE_KEY. Raises InvalidArgument."""
+    """The key of SKERRY_ARCHIVE_KEY. Raises InvalidArgument."""
     where = os.environ.get(KEY_VARIABLE)
     return Key.of(where) if where else None

@@ -1,6 +1,6 @@
-"""Takes snapshots of sandboxes: the tree of a sandbox, copied at a moment at which everything in it stands still.
+"""Takes snapshots of sandboxes: copies the tree of a sandbox while everything in it stands still.
 
-If the process dies at it, the next command thaws the sandbox; the sweep removes a snapshot that is not complete.
+If the process dies in the middle, the next command thaws the sandbox; the sweep removes an incomplete snapshot.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from skerry.providers.local.storage.snapshots import Snapshots
 from skerry.wire import Env, EnvReply
 
 ANSWER_TIMEOUT = 30.0
-"""How long an agent may take to tell its variables."""
+"""How long an agent may take to report its variables, in seconds."""
 
 
 class Capture:
@@ -32,7 +32,7 @@ class Capture:
         return {"snapshot": self._recover}
 
     def take(self, sandbox_id: str, *, name: str | None, description: str, hidden: bool) -> Kept:
-        """Keep what a sandbox has now; one that runs stands still during the copy.
+        """Keep what a sandbox has now; a running one stands still during the copy.
 
         A hidden snapshot is leased to this process.
 
@@ -60,7 +60,7 @@ class Capture:
         return made
 
     def environment(self, record: Record) -> dict[str, str]:
-        """The variables without the secrets: of one that runs those in force, else those it stopped or paused with.
+        """The variables without the secrets: those in force in a running sandbox, else those it stopped or paused with.
 
         Raises ConnectionLost, Corrupted.
         """
@@ -82,7 +82,7 @@ class Capture:
             if running:
                 with last_words.ended_is_failure(record.id):
                     dirty = changes.cgroups.dirty(record.id)
-                changes.storage.settle(dirty)  # before it, not while, everything stands still
+                changes.storage.settle(dirty)  # before everything stands still, not during
                 with last_words.ended_is_failure(record.id):
                     changes.cgroups.freeze(record.id)
             changes.storage.copy(changes.upper(record.id), self._snapshots.tree(made.id), read_only=True)

@@ -34,15 +34,15 @@ from skerry.providers.local.storage.volumes import Volumes
 from skerry.wire import LAST_WORDS_LIMIT, LastWords
 
 Recoveries = Mapping[str, Callable[[Record], Record]]
-"""For each kind of pending change what finishes or undoes it after the process that made it has died.
+"""For each kind of pending change, the function that finishes or undoes it after the process that made it has died.
 
-Called with the lock held; the caller saves the record that it returns as no longer pending.
+The caller holds the lock, and saves the returned record as no longer pending.
 """
 KILL_TIMEOUT = 10.0
 ARCHIVE_CHANGES = ("archive", "unarchive")
-"""What a record has as pending while its files become an archive, or an archive becomes its files."""
+"""What is pending in a record while its files become an archive, or an archive becomes its files."""
 _WORDS_ROOM = 2 * LAST_WORDS_LIMIT
-"""What an agent may take of the disk for its last words."""
+"""Bytes of disk that an agent may use for its last words."""
 
 
 def restoring_trees(upper: Path) -> tuple[Path, Path]:
@@ -51,7 +51,7 @@ def restoring_trees(upper: Path) -> tuple[Path, Path]:
 
 
 class Changes:
-    """The parts of changes, for the sandboxes of one SKERRY_HOME. Except for `lock`, the caller holds the lock."""
+    """The parts of changes to the sandboxes of one SKERRY_HOME. The caller holds the lock, except for `lock`."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Changes:
         *,
         settle: Callable[[str], object],
     ) -> None:
-        """`settle` finishes or undoes what is pending, and ends a sandbox that is due; the lock is held."""
+        """`settle` finishes or undoes what is pending, and ends a sandbox that is due; called with the lock held."""
         self.home = home
         self.store = home.store
         self.cgroups = cgroups
@@ -82,7 +82,7 @@ class Changes:
 
     @contextmanager
     def lock(self, sandbox_id: str, operation: str, *allowed: State) -> Iterator[tuple[Record, FileLock]]:
-        """Hold the lock of a sandbox for a change that its state allows: one of these, or of core.transitions.ALLOWED.
+        """Hold the lock of a sandbox in a state that allows a change: one of `allowed`, or of core.transitions.ALLOWED.
 
         Raises SandboxNotFound, Conflict.
         """
@@ -99,12 +99,12 @@ class Changes:
 
     @staticmethod
     def require(operation: str, record: Record) -> None:
-        """Raises Conflict unless its state allows `operation`."""
+        """Raises Conflict unless the record's state allows `operation`."""
         transitions.require(operation, record.id, record.state)
 
     @staticmethod
     def advance(record: Record, state: State) -> Record:
-        """The record in a state that may follow its own."""
+        """The record in a new state, which may follow its present one."""
         return dataclasses.replace(record, state=transitions.follow(record.state, state))
 
     def begin(self, record: Record, pending: str, *, state: State | None = None, **data: str) -> Record:
@@ -120,8 +120,8 @@ class Changes:
     def save(self, record: Record, *events: Happening, flush: bool = False) -> Record:
         """Write the record, and the events that led to it.
 
-        It need not be on disk when this returns, which would make every start slower, unless the caller wants it
-        flushed or it has to do with an archive, which may be all there is of a sandbox's files.
+        The record is on disk when this returns only if the caller wants it flushed or if it concerns an archive, which
+        may be all there is of a sandbox's files. Flushing always would make every start slower.
         """
         directory = self.store.directory(record.id)
         if events:
@@ -138,7 +138,7 @@ class Changes:
     # -- processes
 
     def bring_up(self, record: Record, lock: FileLock) -> Record:
-        """Start a sandbox that has an id range and of which nothing runs; the caller saves the record.
+        """Start a sandbox that has an id range and no process; the caller saves the record.
 
         Raises SandboxFailed, Conflict, Timeout, DiskFull; the caller then ends what was started with `halt`.
         """
@@ -174,13 +174,13 @@ class Changes:
 
     def tear_down(self, record: Record) -> None:
         """Kill every process, then remove every trace, in an order that lets the next sweep finish it after a crash."""
-        with contextlib.suppress(OSError):  # a full disk: then a temporary volume stays
+        with contextlib.suppress(OSError):  # on a full disk a temporary volume stays
             self._volumes.let_go(record.id)
         # From here on the sandbox is gone for every caller: a sweep that finds the folder unlocked, without a record,
         # removes the rest.
         records.remove(self.store.directory(record.id))
         self.halt(record)
-        # Without its storage a sandbox goes all the same; the sweep finds its files when the storage is back.
+        # A sandbox can be removed without its storage; the sweep finds its files when the storage is back.
         with log_and_continue(f"the files of sandbox {record.id}"):
             for tree in (self.upper(record.id), *restoring_trees(self.upper(record.id))):
                 self.storage.remove(tree)
@@ -189,14 +189,14 @@ class Changes:
         with log_and_continue(f"what only sandbox {record.id} needed"):
             used = snapshots_in((*record.lowers, *((record.seed,) if record.seed else ())))
             if record.snapshot is not None and record.snapshot not in used:
-                used.append(record.snapshot)  # deleted, its record is kept for those that name it
+                used.append(record.snapshot)  # if it was deleted, its record is kept for those that name it
             if used:
                 self._snapshots.let_go(used)
             if record.spec.volumes:
                 self._volumes.sweep()
 
     def socket(self, sandbox_id: str) -> Path:
-        """The socket of its agent."""
+        """The socket of the sandbox's agent."""
         return launch.Layout(directory=self.store.directory(sandbox_id)).socket
 
     # -- trees
@@ -212,11 +212,11 @@ class Changes:
         )
 
     def _room_to_start(self, record: Record, upper: Path) -> AbstractContextManager[None]:
-        """overlayfs makes its own directory at every start: if it cannot, in a full layer, the root is read-only."""
+        """Extend a full layer: overlayfs makes its own directory at every start, or the root is read-only."""
         return self.storage.extended(upper, upper_limit(record)) if upper.exists() else nullcontext()
 
     def make_upper(self, record: Record) -> None:
-        """The writable layer a sandbox begins with, unless there is one. Raises DiskFull, OSError."""
+        """Make the writable layer a sandbox begins with, unless there is one. Raises DiskFull, OSError."""
         upper = self.upper(record.id)
         if upper.exists():
             return
@@ -230,7 +230,7 @@ class Changes:
         upper.chmod(0o755)
 
     def require_files(self, record: Record) -> None:
-        """Raises Corrupted where something of its files is missing: an empty sandbox is not what was left."""
+        """Raises Corrupted if some of a sandbox's files are missing, rather than start it empty."""
         needed = [self.upper(record.id) / "u", *(self.store.home / layer for layer in record.lowers)]
         for path in needed:
             if not path.is_dir():
@@ -242,25 +242,25 @@ class Changes:
     # -- last words
 
     def words(self, sandbox_id: str) -> LastWords | None:
-        """What the agent of a sandbox that has ended left; None where it left nothing that makes sense.
+        """The last words of an ended sandbox's agent; None if it left none that make sense.
 
-        They are in the storage, which is not mounted yet when this is the first look after a boot.
+        They are in the storage, which this mounts if it is the first look after a boot.
         """
-        with contextlib.suppress(SkerryError, OSError):  # a broken pool: nothing is known of the end
+        with contextlib.suppress(SkerryError, OSError):  # with a broken pool nothing is known of the end
             _ = self.storage
         return last_words.read_words(self.store, sandbox_id)
 
     def _make_words(self, sandbox_id: str) -> None:
-        """An empty file for the agent's last words, in a tree that limits its size. Raises DiskFull, OSError."""
+        """Make an empty file for the agent's last words, in a tree that limits its size. Raises DiskFull, OSError."""
         file, storage = self.store.words(sandbox_id), self.storage
         if file.parent.exists():
-            storage.remove(file.parent)  # a full one cannot even be cleared
+            storage.remove(file.parent)  # a full tree cannot even be cleared
         storage.create(file.parent, _WORDS_ROOM if storage.default_limit() is not None else None)
         last_words.old_words_file(self.store, sandbox_id).unlink(missing_ok=True)
         os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
     def remove_words(self, sandbox_id: str) -> None:
-        """Forget the last words of a sandbox of which nothing runs; if they stay, the next start clears them."""
+        """Forget the last words of a sandbox that has no process; if they stay, the next start clears them."""
         last_words.old_words_file(self.store, sandbox_id).unlink(missing_ok=True)
         with log_and_continue(f"the last words of sandbox {sandbox_id}"):
             self.storage.remove(self.store.words(sandbox_id).parent)

@@ -1,4 +1,4 @@
-"""Makes sandboxes: everything is checked before anything is made, and after a failure nothing is left."""
+"""Makes sandboxes: checks everything before it makes anything, and leaves nothing behind after a failure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from skerry.providers.local.storage.volumes import Volumes
 
 
 class Creation:
-    """New sandboxes of one SKERRY_HOME."""
+    """Makes the new sandboxes of one SKERRY_HOME."""
 
     def __init__(self, changes: Changes, templates: Templates, snapshots: Snapshots, volumes: Volumes) -> None:
         self._changes = changes
@@ -42,7 +42,7 @@ class Creation:
         self._volumes = volumes
 
     def create(self, spec: SandboxSpec) -> Record:
-        """Make a sandbox and wait for its agent. On any failure nothing of it is left."""
+        """Make a sandbox and wait for its agent. A failed call leaves nothing behind."""
         which = runtime()
         launch.check_binaries()
         self._changes.home.prepare()
@@ -69,9 +69,9 @@ class Creation:
             raise Unsupported(f"the isolation level {spec.isolation!r} is not available here", option="isolation")
         if spec.on_timeout == "pause":
             raise Unsupported(
-                "the local provider cannot freeze a sandbox at its timeout: nobody is there to do it",
+                "the local provider cannot pause a sandbox at its timeout: no process of Skerry runs then",
                 option="on_timeout",
-                hint="on_timeout='stop' keeps the files",
+                hint="use on_timeout='stop', which keeps the files",
             )
         if spec.network == "open":
             network.require()
@@ -86,9 +86,9 @@ class Creation:
 
     @contextmanager
     def _base(self, spec: SandboxSpec) -> Iterator[Base]:
-        """What it begins with, which nobody removes in the block. Raises TemplateNotFound, SnapshotNotFound."""
+        """What the sandbox begins with, kept during the block. Raises TemplateNotFound, SnapshotNotFound."""
         if spec.snapshot is None:
-            # `host` is never removed: no lock slows down the making of its sandboxes
+            # `host` is never removed: its sandboxes need no lock, which would slow them down
             with self._templates.using() if spec.template != "host" else nullcontext():
                 yield find_base(self._changes.store, spec.template)
         else:
@@ -101,7 +101,7 @@ class Creation:
             try:
                 record, lock = changes.store.add(record)
                 break
-            except KeyTaken:  # by a create at the same time: its sandbox is the answer
+            except KeyTaken:  # another create at the same time took it: its sandbox is the answer
                 assert record.spec.idempotency_key is not None
                 if known := self._known(record.spec.idempotency_key, record.asked):
                     return known
@@ -116,14 +116,14 @@ class Creation:
             lock.release()
 
     def _known(self, key: str, asked: str) -> Record | None:
-        """The sandbox already made under this key, if it lives. Raises Conflict when something else was asked for."""
+        """The sandbox made under this key, if it still exists. Raises Conflict if it was made with other options."""
         store = self._changes.store
         sandbox_id = store.holder_of(store.key_path(key))
         if sandbox_id is None:
             return None
         try:
             with store.lock(sandbox_id):  # waits for a create that is still under way
-                self._changes.settle(sandbox_id)  # its maker may have died, or its end may have come
+                self._changes.settle(sandbox_id)  # its maker may have died, or it may have expired
                 record = store.read(sandbox_id)
         except SandboxNotFound:
             return None

@@ -1,18 +1,18 @@
-"""Where sandboxes are kept: one folder each under SKERRY_HOME, their names, and the host's id ranges.
+"""The sandboxes' folders under SKERRY_HOME, their names, and the host's id ranges.
 
     SKERRY_HOME/sandboxes/ID/   record.json lock events.jsonl volumes, `archive` while it is archived, and while it
                                 runs agent.sock scratch/ bundle/ runtime/
     SKERRY_HOME/names/NAME      a link to the id that has the name; what a server made for a project is SLUG.NAME here
     SKERRY_HOME/keys/HASH       a link to the id made under an idempotency key
-    SKERRY_HOME/trash/          folders on their way out
+    SKERRY_HOME/trash/          folders that are being removed
     SKERRY_HOME/templates/      read-only layers
     SKERRY_HOME/snapshots/      a record of each snapshot, and the lock of them all
     SKERRY_HOME/volumes/        a record of each volume, and the lock of them all
     SKERRY_HOME/pool/           what sandboxes wrote: see storage/choose.py
     /run/skerry/slots/N         a link to the folder that uses id range N, for the whole machine
 
-A folder appears under its id by one rename, locked; its record is written when the sandbox runs. A folder
-without a record whose lock nobody holds therefore has a dead maker.
+A folder appears under its id by one rename, locked; its record is written when the sandbox runs. So if a folder has no
+record and nobody holds its lock, the process that made it is dead.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from skerry.providers.local.storage.choose import remove_tree
 
 SLOTS = 4095
 FIRST_ID = 0x7000_0000
-"""Host ids from here on are the sandboxes': above what systemd gives to containers, below 2^31."""
+"""The first host id for sandboxes: above what systemd gives to containers, below 2^31."""
 
 RUN = Path("/run/skerry")
 ROOT = RUN / "root"
@@ -59,7 +59,7 @@ ROOT = RUN / "root"
 EMPTY = RUN / "empty"
 """A directory with nothing in it, for overlays of one layer."""
 USERNS, NETNS = RUN / "userns", RUN / "netns"
-"""Where each launcher mounts its sandbox's user and network namespace; on the machine itself empty files."""
+"""Where each launcher mounts its sandbox's user and network namespace; on the machine itself they are empty files."""
 
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
 
@@ -78,7 +78,7 @@ def host_id(slot: int) -> int:
 
 
 class KeyTaken(Exception):
-    """Somebody has just made a sandbox under this idempotency key."""
+    """Another create has just made a sandbox under this idempotency key."""
 
 
 class Store:
@@ -123,11 +123,11 @@ class Store:
             raise ProviderUnavailable(f"{self.home} cannot be used: {error}", hint="set SKERRY_HOME") from error
 
     def allocation(self) -> FileLock:
-        """Protects names, keys, slots and the appearing of folders."""
+        """Protects names, keys, slots and the adding of folders."""
         return FileLock(self._allocation)
 
     def directory(self, sandbox_id: str) -> Path:
-        """Raises SandboxNotFound for what would lead to another place."""
+        """The folder of a sandbox. Raises SandboxNotFound for an id that would lead to another place."""
         if not sandbox_id.startswith("sb-") or "/" in sandbox_id or "\0" in sandbox_id or len(sandbox_id) > 100:
             raise _not_found(sandbox_id)
         return self.sandboxes / sandbox_id
@@ -151,7 +151,7 @@ class Store:
             raise _not_found(sandbox_id) from None
 
     def read_or_guess(self, sandbox_id: str) -> Record:
-        """The record, or for a damaged or missing one what can be told without it. Raises SandboxNotFound."""
+        """The record, or a stand-in for a damaged or missing one. Raises SandboxNotFound."""
         try:
             return self.read(sandbox_id)
         except Corrupted as error:
@@ -162,7 +162,7 @@ class Store:
             return self.guess(sandbox_id, str(error))
 
     def guess(self, sandbox_id: str, reason: str) -> Record:
-        """A stand-in for a damaged record: failed, with as much as the links tell, which is enough to remove it."""
+        """A stand-in for a damaged record: failed, with what the links say, which is enough to remove the sandbox."""
         return Record(
             id=sandbox_id,
             state=State.FAILED,
@@ -200,7 +200,7 @@ class Store:
         return next(iter(found))
 
     def _of_projects(self, name: str) -> dict[str, str]:
-        """The ids of those that a server made under a name, each with its project."""
+        """The ids of the sandboxes that a server made under a name, each with its project."""
         found = {}
         for link in self.names.iterdir():
             if not SLUG.match(link.name) or SLUG.sub("", link.name, count=1) != name:
@@ -208,7 +208,7 @@ class Store:
             try:
                 record = self.read(_target(link) or "")
             except (SandboxNotFound, Corrupted, NewerVersion):
-                continue  # on its way in or out, or nobody can tell whose it is
+                continue  # it is being made or removed, or its project is not known
             if record.name == name:
                 found[record.id] = record.spec.labels[PROJECT_LABEL]
         return found
@@ -226,17 +226,17 @@ class Store:
         return self.keys / hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 
     def holder_of(self, link: Path) -> str | None:
-        """The id a name or key link points to, if that sandbox is still there."""
+        """The id that a name or key link points to, if that sandbox still exists."""
         sandbox_id = _target(link)
         return sandbox_id if sandbox_id and self.directory(sandbox_id).is_dir() else None
 
     def require_free(self, spec: SandboxSpec) -> None:
-        """Raises Conflict for a taken name; only `add` can tell that it still is free."""
+        """Raises Conflict for a taken name; only `add` makes sure that it is still free."""
         if spec.name is not None and self.holder_of(self.names / spec.name):
             raise _taken(spec)
 
     def add(self, record: Record) -> tuple[Record, FileLock]:
-        """Let a new sandbox's folder appear, locked by the caller, with its name, key and slot.
+        """Add a new sandbox's folder, locked by the caller, with its name, key and slot.
 
         Raises Conflict for a taken name, KeyTaken, QuotaExceeded when no id range is free, DiskFull.
         """
@@ -279,7 +279,7 @@ class Store:
         return links
 
     def _take_slot(self, record: Record) -> Record:
-        # A random start spreads the use of ranges; the first process to come makes the link, once.
+        # A random start spreads the use of ranges; of several processes only the first makes the link.
         start = random.randrange(SLOTS)
         for step in range(SLOTS):
             slot = (start + step) % SLOTS
@@ -296,14 +296,14 @@ class Store:
             return self._take_slot(record)
 
     def release_slot(self, record: Record) -> Record:
-        """Give the id range of a sandbox of which nothing runs to others."""
+        """Free the id range of a sandbox that has no process."""
         if record.slot is not None:
             with self.allocation():
                 self._unlink_if(self.slots / str(record.slot), str(self.directory(record.id)))
         return dataclasses.replace(record, slot=None)
 
     def forget(self, record: Record) -> None:
-        """Take away the folder, names and slot of a sandbox of which nothing runs any more."""
+        """Remove the folder, names and slot of a sandbox that has no process any more."""
         directory = self.directory(record.id)
         gone = self.trash / record.id
         try:
@@ -323,7 +323,7 @@ class Store:
             link.unlink(missing_ok=True)
 
     def remains(self) -> list[Path]:
-        """What a crash left outside of any sandbox's folder."""
+        """Remove what a crash left outside of any sandbox's folder."""
         with self.allocation():  # the maker of a new folder holds this lock, so the makers of these are dead
             return [*self.trash.iterdir(), *self.sandboxes.glob(".new-*")]
 
@@ -336,18 +336,18 @@ class Store:
                         link.unlink(missing_ok=True)
 
     def free(self, link: Path, folder: Path) -> None:
-        """Give away the id range of a folder that is gone and of which nothing runs."""
+        """Free the id range of a folder that is gone and has no process."""
         with self.allocation():
             if not folder.is_dir():
                 self._unlink_if(link, str(folder))
 
     def slot_holders(self) -> dict[Path, Path]:
-        """Every slot in use on this machine, with the folder that uses it, whatever its home."""
+        """Every slot in use on this machine, with the folder that uses it, in any SKERRY_HOME."""
         return {link: Path(target) for link in self.slots.iterdir() if (target := _target(link))}
 
 
 def _target(link: Path) -> str | None:
-    """Where a link points; None when somebody has just removed it."""
+    """Where a link points; None if another process has just removed it."""
     try:
         return os.readlink(link)
     except FileNotFoundError:
@@ -355,7 +355,7 @@ def _target(link: Path) -> str | None:
 
 
 def _require_own(home: Path) -> None:
-    """Whoever can change a home, or a link to it, has the machine's root use what is put there.
+    """A user who can change a home, or a link to it, decides what the machine's root uses: only root may.
 
     Raises ProviderUnavailable, OSError.
     """
@@ -367,7 +367,7 @@ def _require_own(home: Path) -> None:
         )
     if info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise ProviderUnavailable(
-            f"SKERRY_HOME {home} can be written by others than root (mode {stat.S_IMODE(info.st_mode):04o})",
+            f"SKERRY_HOME {home} is writable by users other than root (mode {stat.S_IMODE(info.st_mode):04o})",
             hint=f"chmod 700 {home} if nobody else has written to it, or set SKERRY_HOME",
         )
 

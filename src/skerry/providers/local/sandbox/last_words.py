@@ -1,4 +1,4 @@
-"""Why a sandbox has ended and what its variables were: the last words of its agent, and what is due after them."""
+"""The last words of a sandbox's agent: why it ended, what its variables were, and what is due next."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from skerry.providers.local.storage import host_layer
 from skerry.wire import LAST_WORDS_LIMIT, FieldError, FrameError, LastWords, parse_last_words
 
 ARCHIVE_RETRY = 3600.0
-"""How long sweeps leave one alone that could not be archived: each attempt may read all its files."""
+"""Seconds before a sweep tries again to archive a sandbox after a failure: each attempt may read all its files."""
 AGENTS_OWN = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
-"""What an agent sets where BOOT does not."""
+"""The variables that an agent sets if BOOT does not."""
 
 
 @contextmanager
 def ended_is_failure(sandbox_id: str) -> Iterator[None]:
-    """For a caller that uses its cgroups: if they are gone, the sandbox has ended. Raises SandboxFailed."""
+    """For a caller that uses the sandbox's cgroups: if they are gone, it has ended. Raises SandboxFailed."""
     try:
         yield
     except FileNotFoundError as error:
@@ -32,12 +32,12 @@ def ended_is_failure(sandbox_id: str) -> Iterator[None]:
 
 
 def old_words_file(store: Store, sandbox_id: str) -> Path:
-    """The same, of an agent that an earlier Skerry started."""
+    """The file where an agent of an earlier version of Skerry leaves its last words."""
     return store.directory(sandbox_id) / "words"
 
 
 def read_words(store: Store, sandbox_id: str) -> LastWords | None:
-    """What the agent has left; None where it left nothing that makes sense: it is the sandbox's word."""
+    """The agent's last words; None if they make no sense, since the sandbox can write anything there."""
     for path in (old_words_file(store, sandbox_id), store.words(sandbox_id)):
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -47,14 +47,14 @@ def read_words(store: Store, sandbox_id: str) -> LastWords | None:
             continue
         except (FrameError, FieldError):
             return None
-        except OSError as error:  # a damaged disk: nothing is known of the end then, which is a failure
+        except OSError as error:  # a damaged disk: nothing is known of the end, so the sandbox has failed
             log.warning("the last words of sandbox %s cannot be read: %s", sandbox_id, error)
             return None
     return None
 
 
 def with_variables(record: Record, words: LastWords | None) -> Record:
-    """The record with the variables of the end, where they are known, but secrets and what every start adds."""
+    """The record with the variables at the end, if known, without secrets and without what every start adds."""
     if words is None or words.env_count is None:
         return record
     pairs = (pair.decode("utf-8", "surrogateescape").partition("=") for pair in words.env)
@@ -64,24 +64,24 @@ def with_variables(record: Record, words: LastWords | None) -> Record:
 
 
 def idle_limit(spec: SandboxSpec) -> float | None:
-    """After so many seconds without work the agent ends it; what follows is for the sweep."""
+    """Seconds without work after which the agent ends the sandbox; the sweep does what follows."""
     return min((limit for limit in (spec.auto_stop, spec.auto_archive, spec.auto_delete) if limit), default=None)
 
 
 def inactive(record: Record, words: LastWords | None) -> bool:
-    """Whether it ended because nothing was done in it."""
+    """Whether the sandbox ended because nothing was done in it."""
     return words is not None and words.reason == "idle" and idle_limit(record.spec) is not None
 
 
 def terminated(words: LastWords | None) -> bool:
-    """Whether somebody on this machine sent SIGTERM to its first process, as a machine that shuts down does."""
+    """Whether a process of this machine sent SIGTERM to the sandbox's first process, as a shutdown does."""
     return words is not None and words.reason == "terminated"
 
 
 def timed_out(record: Record, words: LastWords | None) -> bool:
-    """Whether it ended at its timeout, which keeps its files: by the record, or by the agent, which has its own clock.
+    """Whether it ended at a timeout that keeps its files, by the record or by the agent, which has its own clock.
 
-    An agent that says so too early ends nothing but its own processes.
+    An agent that says so too early harms only its own sandbox.
     """
     if record.pending_data.get("why") == "timeout":
         return True
@@ -89,7 +89,7 @@ def timed_out(record: Record, words: LastWords | None) -> bool:
 
 
 def stopped(record: Record, words: LastWords | None) -> Record:
-    """The record of a sandbox of which nothing runs any more, with when and why: `why` of what is pending."""
+    """The record of a sandbox that has no process any more, with when and why it ended: `why` of what is pending."""
     now = time.time()
     limit = idle_limit(record.spec)
     at, active, reason, why = now, now, None, dict[str, str]()
@@ -114,19 +114,19 @@ def stopped(record: Record, words: LastWords | None) -> Record:
 
 
 def settled(record: Record) -> bool:
-    """Whether it is what its record says, and its end is not due."""
+    """Whether the sandbox is as its record says, and its end is not due."""
     if record.pending is not None or record.expired() or record.abandoned() or delete_due(record):
         return False
     return record.alive or record.state not in (State.RUNNING, State.PAUSED)
 
 
 def delete_due(record: Record) -> bool:
-    """Whether it has been inactive for as long as `auto_delete` says."""
+    """Whether the sandbox has been inactive for as long as `auto_delete` says."""
     return _due(record, record.spec.auto_delete, State.STOPPED, State.ARCHIVED)
 
 
 def archive_due(record: Record) -> bool:
-    """Whether it has been inactive for as long as `auto_archive` says, and was not tried in vain just now."""
+    """Whether the sandbox has been inactive for as long as `auto_archive` says, and no attempt has just failed."""
     failed = record.archive_failed_at
     if failed is not None and 0 <= time.time() - failed < ARCHIVE_RETRY:
         return False

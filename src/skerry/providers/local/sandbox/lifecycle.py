@@ -58,7 +58,7 @@ class Lifecycle:
     # -- stop and start
 
     def stop(self, sandbox_id: str, grace: float) -> SandboxInfo:
-        """Let its processes end within `grace` seconds, kill the rest; files and variables stay.
+        """Let a sandbox's processes end within `grace` seconds, kill the rest; files and variables stay.
 
         Raises SandboxNotFound, Conflict.
         """
@@ -72,7 +72,7 @@ class Lifecycle:
             return record.info()
 
     def start(self, sandbox_id: str) -> SandboxInfo:
-        """Start one that is stopped or archived, or resume a paused one.
+        """Start a stopped or archived sandbox, or resume a paused one.
 
         Raises SandboxNotFound, SandboxFailed, Conflict, Corrupted.
         """
@@ -90,7 +90,7 @@ class Lifecycle:
             return self._start(record, lock, "start", "started").info()
 
     def restart(self, sandbox_id: str, wanted: RestartChanges, grace: float) -> SandboxInfo:
-        """Stop it, apply `wanted`, start it. Whatever can be refused is refused first.
+        """Stop a sandbox, apply `wanted`, start it. What can be refused is refused first.
 
         Raises SandboxNotFound, Unsupported, QuotaExceeded, TemplateNotFound, InvalidArgument, Conflict.
         """
@@ -99,27 +99,27 @@ class Lifecycle:
     def restarting(self, sandbox_id: str, wanted: RestartChanges, grace: float) -> Steps[SandboxInfo]:
         """`restart`, which waits for the processes between two steps."""
         changes = self._changes
-        # A new template is not to be removed until it is written down that it is needed.
+        # Nobody may remove a new template until a record names it.
         held = nullcontext() if wanted.template is None else self._templates.using()
         with changes.lock(sandbox_id, "restart") as (record, lock), held:
             base = self._check(record, wanted)
             if record.state is not State.STOPPED:
                 record = yield from self._stop.ending(changes.begin(record, "restart", state=State.STOPPING), grace)
                 changes.log(record, "stopped")
-            # From here on it is changed, whatever happens.
+            # From here on the sandbox is changed, whatever happens.
             record = changes.begin(_changed(record, wanted, base), "restart", state=State.RESTORING)
             self._limit_disk(record)
             return self._start(record, lock, "restart", "started").info()
 
     def recover(self, sandbox_id: str) -> SandboxInfo:
-        """Start one that has failed with the files it had. Raises SandboxNotFound, Conflict, Corrupted."""
+        """Start a failed sandbox with the files it had. Raises SandboxNotFound, Conflict, Corrupted."""
         with self._changes.lock(sandbox_id, "recover") as (record, lock):
             return self._start(record, lock, "recover", "recovered", otherwise=State.FAILED).info()
 
     def reset(self, sandbox_id: str, *, hard: bool) -> SandboxInfo:
-        """Start it with no process and no changed variable of before; `hard`: with no file either.
+        """Start a sandbox without its processes and changed variables; with `hard`, also without its files.
 
-        Raises SandboxNotFound, Conflict; SandboxFailed or Corrupted if something of before is left.
+        Raises SandboxNotFound, Conflict; SandboxFailed or Corrupted if a process or a file is left.
         """
         changes = self._changes
         with changes.lock(sandbox_id, "reset") as (record, lock):
@@ -130,13 +130,13 @@ class Lifecycle:
     # -- pause and resume
 
     def pause(self, sandbox_id: str) -> SandboxInfo:
-        """Freeze its processes. Raises SandboxNotFound, Conflict, ProviderUnavailable."""
+        """Freeze the sandbox's processes. Raises SandboxNotFound, Conflict, ProviderUnavailable."""
         changes = self._changes
         with changes.lock(sandbox_id, "pause") as (record, _):
             if record.state is State.PAUSED:
                 return record.info()
-            with suppress(SkerryError):  # one whose agent does not answer can be paused, too
-                # while it is frozen nobody can ask for them, and a snapshot needs them
+            with suppress(SkerryError):  # a sandbox whose agent does not answer can be paused, too
+                # a frozen agent cannot report its variables, and a snapshot needs them
                 record = dataclasses.replace(record, env=self._capture.environment(record))
             record = changes.begin(record, "pause")
             changes.connections.close(sandbox_id)
@@ -149,7 +149,7 @@ class Lifecycle:
             return self._stop.settle(record, State.PAUSED, "paused").info()
 
     def resume(self, sandbox_id: str) -> SandboxInfo:
-        """Let its processes continue. Raises SandboxNotFound, Conflict."""
+        """Let the sandbox's processes continue. Raises SandboxNotFound, Conflict."""
         with self._changes.lock(sandbox_id, "resume") as (record, _):
             return record.info() if record.state is State.RUNNING else self._thaw(record).info()
 
@@ -165,7 +165,7 @@ class Lifecycle:
     def _start(
         self, record: Record, lock: FileLock, pending: str, event: str, otherwise: State = State.STOPPED
     ) -> Record:
-        """Bring it up; one that does not come up is `otherwise` again. Raises Corrupted before anything is done."""
+        """Start the sandbox; if that fails, its state is `otherwise`. Raises Corrupted before anything is done."""
         changes = self._changes
         try:
             changes.require_files(record)
@@ -186,13 +186,13 @@ class Lifecycle:
         return self._stop.settle(dataclasses.replace(record, reason=None, stopped_at=None), State.RUNNING, event)
 
     def _check(self, record: Record, wanted: RestartChanges) -> Base | None:
-        """Whether `wanted` can be made; the base of a new template. Raises as `restart` does."""
+        """Check that `wanted` can be done; returns the base of a new template. Raises as `restart` does."""
         if wanted.resources is not None:
             check_supported(wanted.resources, self._changes.home)
             check_limits(wanted.resources, self._changes.cgroups)
         for name in wanted.env or {}:
             if name in record.spec.secrets:
-                raise InvalidArgument(f"{name} is one of its secrets, which no variable can replace")
+                raise InvalidArgument(f"{name} is a secret of the sandbox, which no variable can replace")
         if wanted.template is None:
             return None
         if any(layer.startswith(SNAPSHOT_LAYERS) for layer in record.lowers):
@@ -203,13 +203,13 @@ class Lifecycle:
         return find_base(self._changes.store, wanted.template)
 
     def _limit_disk(self, record: Record) -> None:
-        """The limit of its own layer, which a restart may have changed."""
+        """Set the limit of the sandbox's writable layer, which a restart may have changed."""
         changes, limit = self._changes, record.limits.disk
         if limit is not None and changes.upper(record.id).exists():
             changes.storage.set_limit(changes.upper(record.id), max(0, limit - record.inherited))
 
     def _wipe(self, record: Record) -> Record:
-        """End everything, forget changed variables and, for a hard reset, files; and see that it is so."""
+        """End every process, forget changed variables and, for a hard reset, files; then check that they are gone."""
         changes = self._changes
         first, upper = record.init, changes.upper(record.id)
         record = dataclasses.replace(self._stop.halt(record), env=None)
@@ -226,17 +226,17 @@ class Lifecycle:
     # -- after a crash
 
     def _undo_start(self, record: Record) -> Record:
-        reason = "who started it again died at it"
+        reason = "the process that started it again died"
         if record.pending == "restart":
             self._limit_disk(record)
         return self._changes.advance(dataclasses.replace(self._stop.end(record), reason=reason), State.STOPPED)
 
     def _finish_reset(self, record: Record) -> Record:
-        reason = "who reset it died at it; it is clean"
+        reason = "the process that reset it died; it is clean"
         return self._changes.advance(dataclasses.replace(self._wipe(record), reason=reason), State.STOPPED)
 
     def _undo_recover(self, record: Record) -> Record:
-        """Failed as before: that it was tried changes neither its reason nor when it ends."""
+        """Failed as before: the attempt changes neither its reason nor when it ends."""
         kept = dataclasses.replace(
             self._stop.halt(record), reason=record.reason, expires_at=record.expires_at, deadline=record.deadline
         )
@@ -247,7 +247,7 @@ def _changed(record: Record, wanted: RestartChanges, base: Base | None) -> Recor
     """The record with all of `wanted`."""
     before = {**record.base_env, **record.spec.env} if record.env is None else record.env
     if base is not None:
-        # What the old template had set and nobody has changed goes with it.
+        # A variable that the old template set and nobody changed goes with that template.
         own = {name: value for name, value in before.items() if record.base_env.get(name) != value}
         before = {**base.env, **own}
         record = dataclasses.replace(

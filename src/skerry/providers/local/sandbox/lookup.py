@@ -1,4 +1,4 @@
-"""What sandboxes are there, and how they are now. A sandbox whose end has come is swept on the way."""
+"""Finds sandboxes and their present state, and sweeps those whose end has come."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Lookup:
         self._sweep_one = sweep_one
 
     def look(self, sandbox_id: str) -> tuple[Record, bool]:
-        """The record as it is written, and whether it is all; where it is not, `current` tells.
+        """The record as it is written, and whether it is up to date; if not, `current` finds out more.
 
         Waits for nothing. Raises SandboxNotFound, Corrupted.
         """
@@ -42,7 +42,7 @@ class Lookup:
         return self.look(self._store.resolve(id_or_name))
 
     def look_at_all(self, sandbox_ids: Sequence[str] | None = None) -> dict[str, tuple[Record, bool]]:
-        """What `look` says of these sandboxes, or of all, by their ids; of a damaged one its stand-in."""
+        """What `look` says of these sandboxes, or of all, by id; for a damaged record its stand-in."""
         self._home.prepare()
         found = {}
         for sandbox_id in list(self._store.ids()) if sandbox_ids is None else sandbox_ids:
@@ -65,17 +65,17 @@ class Lookup:
             record = self._store.read(sandbox_id)
             over = not record.alive or record.expired() or record.abandoned()
             if over and record.state in (State.RUNNING, State.PAUSED):
-                reason = f"it has come to its end, but cannot be ended: {error}"[:600]
+                reason = f"it is due to end, but cannot be ended: {error}"[:600]
                 return dataclasses.replace(record, state=State.FAILED, reason=reason)
             return record
         return self._store.read(sandbox_id)
 
     def running(self, sandbox_id: str) -> Record:
-        """The record of a sandbox that runs. Raises SandboxNotFound, SandboxStopped, SandboxFailed."""
+        """The record of a running sandbox. Raises SandboxNotFound, SandboxStopped, SandboxFailed."""
         return require_running(self.current(sandbox_id))
 
     def list(self) -> Sequence[SandboxInfo]:
-        """Every sandbox there is, the oldest first."""
+        """Every sandbox, the oldest first."""
         found = []
         for sandbox_id, (record, settled) in self.look_at_all().items():
             try:

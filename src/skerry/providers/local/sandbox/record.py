@@ -35,7 +35,7 @@ READS = (2, VERSION)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Record:
-    """What is known of a sandbox. Only the holder of its lock writes it."""
+    """What Skerry knows of a sandbox. Only the holder of its lock writes it."""
 
     id: str
     state: State
@@ -61,7 +61,7 @@ class Record:
     sealed: bool = False
     """Whether its archive is encrypted, while it is archived."""
     archive_failed_at: float | None = None
-    """When a sweep last tried to archive it in vain."""
+    """When a sweep last failed to archive it."""
     snapshot: str | None = None
     """The snapshot its own layer was last equal to."""
     pending: str | None = None
@@ -79,14 +79,14 @@ class Record:
     boot: str = ""
     lease: ProcessId | None = None
     asked: str = ""
-    """With an idempotency key the digest of the spec as it was given: `spec` follows what becomes of the sandbox."""
+    """With an idempotency key, the digest of the spec as it was given: later changes of the sandbox change `spec`."""
     prepared: bool = False
     """See SandboxInfo."""
     reason: str | None = None
 
     @property
     def name(self) -> str | None:
-        """As people know it; `spec.name` is unique among all sandboxes of this home."""
+        """The name that people gave it; `spec.name` is unique among all sandboxes of this home."""
         return plain_name(self.spec.name, self.spec.labels)
 
     @property
@@ -94,9 +94,9 @@ class Record:
         return self.init is not None and self.init.alive()
 
     def expired(self) -> bool:
-        """Whether its timeout has come. One that is stopped or archived, or on its way from or to it, does not age.
+        """Whether its timeout has come. A sandbox that is stopping, stopped, archived or being unarchived does not age.
 
-        Neither does one that has failed and keeps its files at its timeout: nothing of it runs.
+        Neither does a failed one that keeps its files at its timeout: it has no process.
         """
         if self.state in (State.STOPPING, State.STOPPED, State.ARCHIVED, State.RESTORING):
             return False
@@ -112,7 +112,7 @@ class Record:
         return self.spec.at_timeout == "destroy"
 
     def abandoned(self) -> bool:
-        """Leased to a process that is gone."""
+        """Whether it is leased to a process that is gone."""
         return self.lease is not None and not self.lease.alive()
 
     def info(self) -> SandboxInfo:
@@ -153,10 +153,10 @@ class Record:
 
 
 def digest(spec: SandboxSpec) -> str:
-    """The same for specs that ask for the same."""
+    """A digest that is equal for specs that ask for the same."""
     asked = plain(spec)
     if spec.on_timeout is None:
-        del asked["on_timeout"]  # digests of records from before it existed stay what they are
+        del asked["on_timeout"]  # digests in records that are older than this option stay valid
     return hashlib.sha256(json.dumps(asked, default=plain, sort_keys=True).encode()).hexdigest()
 
 
@@ -193,7 +193,7 @@ def read(directory: Path) -> Record:
 
 
 def check_version(found: object, known: Sequence[int]) -> None:
-    """Raises NewerVersion for a version that is yet to come, ValueError for one that never was."""
+    """Raises NewerVersion for a version above the known ones, ValueError for an unknown one."""
     if isinstance(found, int) and found > max(known):
         raise NewerVersion(f"record version {found}; this one reads up to {max(known)}")
     if found not in known:
@@ -224,7 +224,7 @@ def _parse(data: dict[str, Any]) -> Record:
 
 
 def variables(record: Record) -> dict[str, str]:
-    """What the commands of a sandbox find in their environment when it starts."""
+    """The environment of a sandbox's commands when it starts."""
     if record.env is not None:
         return {**record.env, **record.spec.secrets}
     return {**record.base_env, **record.spec.env, **record.spec.secrets}
@@ -235,7 +235,7 @@ Happening = tuple[str, float] | tuple[str, float, dict[str, str]]
 
 
 def error_event(type: ErrorType, record: Record) -> Happening:
-    """That a sandbox has failed, for the reason in its record."""
+    """The event that a sandbox has failed, with the reason in its record."""
     return "error", time.time(), {"type": type, "code": SandboxFailed.code, "reason": record.reason or ""}
 
 

@@ -1,8 +1,8 @@
-"""Brings a sandbox, under its own id, back to a snapshot.
+"""Restores a sandbox, under its own id, to a snapshot.
 
 The new tree is made beside the old one while the sandbox still runs: a full disk changes nothing. Then the record notes
-what is about to happen, everything is killed, and the trees are exchanged by renames. If the process dies at it, the
-next command finishes it: the files become those of the snapshot, and the sandbox is stopped.
+what is about to happen, every process is killed, and the trees are exchanged by renames. If the process dies in the
+middle, the next command finishes it: the files become those of the snapshot, and the sandbox is stopped.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Restore:
         """The sandbox runs afterwards if it ran before, with the variables of the snapshot and its own secrets.
 
         Raises SandboxNotFound, SnapshotNotFound, Conflict, QuotaExceeded, DiskFull, Corrupted; SandboxFailed when it
-        does not come up again.
+        does not start again.
         """
         changes = self._changes
         with (
@@ -59,7 +59,7 @@ class Restore:
             return self._run_again(restored, lock, after, ("restored", time.time()))
 
     def _run_again(self, record: Record, lock: FileLock, state: State, *events: Happening) -> Record:
-        """Start it if it ran, and end the change. Raises SandboxFailed, Timeout, DiskFull; it is failed then."""
+        """Start the sandbox if it ran, and end the change. On SandboxFailed, Timeout and DiskFull it has failed."""
         changes = self._changes
         if state in (State.RUNNING, State.PAUSED):
             try:
@@ -70,7 +70,7 @@ class Restore:
                 changes.save(_settled(failed), *events, error_event("failed", failed))
                 raise
             state = State.RUNNING
-        # What is due after inactivity counts from here on.
+        # The time without activity counts from here on.
         done = dataclasses.replace(record, state=state, last_active_at=time.time())
         return changes.save(_settled(done), *events)
 
@@ -91,7 +91,7 @@ class Restore:
             )
 
     def _make(self, record: Record, kept: Kept) -> None:
-        """The new tree, beside the old one. Raises DiskFull, OSError; nothing is left of it then."""
+        """Make the new tree beside the old one. Raises DiskFull, OSError; nothing of the new tree is left then."""
         changes = self._changes
         fresh, _ = restoring_trees(changes.upper(record.id))
         limit = None if record.limits.disk is None else record.limits.disk - kept.inherited
@@ -103,7 +103,7 @@ class Restore:
             raise
 
     def _exchange(self, record: Record, kept: Kept) -> Record:
-        """Put the new tree in the place of the old one; nothing of the sandbox runs."""
+        """Put the new tree in the place of the old one; the sandbox has no process."""
         upper = self._changes.upper(record.id)
         fresh, old = restoring_trees(upper)
         storage = self._changes.storage
@@ -111,7 +111,7 @@ class Restore:
             storage.remove(old)
             upper.rename(old)
         fresh.rename(upper)
-        with suppress(OSError):  # what stays goes with the next restore, or with the sandbox
+        with suppress(OSError):  # the next restore, or destroying the sandbox, removes what stays
             storage.remove(old)
         return dataclasses.replace(
             record,
@@ -125,7 +125,7 @@ class Restore:
         )
 
     def _recover(self, record: Record) -> Record:
-        """The process that restored it died: finish it; where that is not possible, keep the files it had."""
+        """The process that restored it died: finish the restore or, if that is not possible, keep the old files."""
         changes = self._changes
         if record.slot is None:  # the process that started it again may have died before it noted the slot
             record = dataclasses.replace(record, slot=changes.store.slot_of(record.id))
@@ -136,16 +136,16 @@ class Restore:
                 record = self._exchange(record, kept)
         except (SkerryError, OSError) as error:
             self._put_back(changes.upper(record.id))
-            reason = f"its restore was cut short and cannot be finished: {error}"[:600]
+            reason = f"its restore was interrupted and cannot be finished: {error}"[:600]
             failed = dataclasses.replace(record, state=State.FAILED, reason=reason)
             return changes.save(failed, error_event("failed", failed))
-        reason = "who restored it died at it; its files are those of the snapshot"
+        reason = "the process that restored it died; its files are those of the snapshot"
         changes.save(record, ("restored", time.time()))
         now = time.time()
         return dataclasses.replace(record, state=State.STOPPED, stopped_at=now, last_active_at=now, reason=reason)
 
     def _put_back(self, upper: Path) -> None:
-        """The old tree is where it was; what was made is gone, which also makes room for a name."""
+        """Put the old tree back in its place and remove the new one, which also makes room for a name."""
         fresh, old = restoring_trees(upper)
         self._changes.storage.remove(fresh)
         if old.exists() and not upper.exists():

@@ -1,4 +1,4 @@
-"""What can be changed of a sandbox while it runs: its timeout, its lease, its limits."""
+"""Changes a running sandbox's timeout, lease and limits."""
 
 from __future__ import annotations
 

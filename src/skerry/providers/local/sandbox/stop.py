@@ -1,6 +1,6 @@
-"""Ends what runs of a sandbox, in order: its agent leaves the variables, then nothing of it runs.
+"""Ends a sandbox's processes in order: its agent leaves the variables first.
 
-If the process dies at a stop, the next command finishes it. The caller holds the lock.
+If the process dies during a stop, the next command finishes it. The caller holds the lock.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from skerry.providers.local.steps import Exit, Steps, complete
 from skerry.wire import Life, LifeReply
 
 ANSWER_TIMEOUT = 10.0
-"""How long an agent may take to say that it will end."""
+"""Seconds that an agent may take to say that it will end."""
 EXIT_MARGIN = 5.0
-"""How long it may then take beyond the grace."""
+"""Seconds that it may then take beyond the grace."""
 WORDS_MARGIN = 1.0
-"""How long an agent that is ending by itself may take to leave its last words."""
+"""Seconds that an agent that is ending by itself may take to leave its last words."""
 
 
 class Stop:
@@ -33,14 +33,14 @@ class Stop:
         return {"stop": self._finish}
 
     def stopping(self, record: Record, grace: float) -> Steps[Record]:
-        """Let its processes end within `grace` seconds, kill the rest; waits for them between two steps."""
+        """Let the sandbox's processes end within `grace` seconds, kill the rest; waits for them between two steps."""
         if record.state is State.STOPPED:
             return record
         record = yield from self.ending(self._changes.begin(record, "stop", state=State.STOPPING), grace)
         return self.settle(record, State.STOPPED, "stopped")
 
     def ending(self, record: Record, grace: float) -> Steps[Record]:
-        """End what runs through its agent, which alone knows the variables; the caller has noted the change."""
+        """End the processes through the agent, which alone knows the variables; the caller has noted the change."""
         changes = self._changes
         if record.init is None or not record.alive:
             return self.halt(record)
@@ -61,16 +61,16 @@ class Stop:
         return complete(self.ending(record, 0.0))
 
     def halt(self, record: Record) -> Record:
-        """Nothing of it runs any more; its record says since when, and what its variables were."""
+        """Make sure that no process is left; the record says since when, and what the variables were."""
         changes = self._changes
         if record.slot is None:  # the process that started it may have died before it noted the slot
             record = dataclasses.replace(record, slot=changes.store.slot_of(record.id))
-        # Words of an agent that the record no longer has were heard when it was ended.
+        # If the record no longer has the agent, its words were read when it was ended.
         words = None if record.init is None else changes.words(record.id)
         return last_words.stopped(changes.halt(last_words.with_variables(record, words)), words)
 
     def settle(self, record: Record, state: State, *events: str) -> Record:
-        """The change is complete. Last words are of no use from here on; if they stay, the next start clears them."""
+        """Note that the change is complete, and remove the last words; if they stay, the next start clears them."""
         record = self._changes.finish(record, state, *events)
         if state is not State.PAUSED and state is not State.RUNNING:
             self._changes.remove_words(record.id)

@@ -1,4 +1,4 @@
-"""Ends and removes what nobody owns any more. The folder of a sandbox that nobody is at work on decides what it is:
+"""Ends and removes what nobody owns any more. If nobody holds a sandbox's lock, its folder decides what happens to it:
 
     no record                    its maker or remover has died        swept
     pending                      the process that changed it died     finished or undone: see `Recoveries`
@@ -9,8 +9,8 @@
                                  SIGTERM, as at a shutdown            stopped
                                  otherwise                            failed: its files stay until it is destroyed
 
-What cannot go now (a process that does not die, a tree that is busy) is logged and tried again by the next
-sweep: it keeps nothing else from going, and nobody from working.
+The sweep logs what it cannot remove now (a process that does not die, a tree that is busy), and the next sweep tries
+again: this holds up neither the rest of the sweep nor any other work.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from skerry.providers.local.storage.choose import release_lost_pools, remove_tre
 
 
 class Sweep:
-    """The sweeps of one SKERRY_HOME, and of what deleted ones have left on this machine."""
+    """Sweeps one SKERRY_HOME, and what deleted ones have left on this machine."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Sweep:
         *,
         storage_sweeps: Mapping[str, Callable[[], None]],
     ) -> None:
-        """`recoveries` has every kind of pending change; `storage_sweeps` what else to sweep, by what it removes."""
+        """`recoveries` has every kind of pending change, `storage_sweeps` more sweeps, named by what they remove."""
         self._changes = changes
         self._store = changes.store
         self._archives = archives
@@ -49,7 +49,7 @@ class Sweep:
         self._storage_sweeps = storage_sweeps
 
     def sweep_all(self) -> Sequence[str]:
-        """The ids of the sandboxes removed. Raises what `Home.storage` does, after all that needs no storage."""
+        """Sweep everything; the ids of the removed sandboxes. Raises as `Home.storage`, after what needs no storage."""
         self._store.prepare()
         swept = []
         for sandbox_id in list(self._store.ids()):
@@ -74,7 +74,7 @@ class Sweep:
         storage = self._changes.storage
         for tree in [*storage.uppers.iterdir(), *storage.words.iterdir()]:
             sandbox_id = tree.name.partition("~")[0]  # of a restore: see restoring_trees
-            # a folder comes before its trees and goes after them
+            # a folder is made before its trees and removed after them
             if is_id(sandbox_id) and not self._store.directory(sandbox_id).exists():
                 with log_and_continue(f"the files of sandbox {sandbox_id}"):
                     storage.remove(tree)
@@ -85,7 +85,7 @@ class Sweep:
             storage.sweep()
 
     def _homeless(self) -> None:
-        """End what runs without a folder, because somebody deleted its home: its range is free only after that."""
+        """End sandboxes whose folder is gone because somebody deleted their home; then free their id ranges."""
         with self._store.allocation():
             lost = {link: folder for link, folder in self._store.slot_holders().items() if not folder.is_dir()}
         for link, folder in lost.items():
@@ -95,14 +95,14 @@ class Sweep:
                 self._store.free(link, folder)
 
     def sweep_one(self, sandbox_id: str) -> bool:
-        """Sweep a sandbox whose end has come, or note what became of it; whether it was removed."""
+        """Sweep a sandbox whose end has come, or note what became of it; returns whether it was removed."""
         try:
             lock = self._store.lock(sandbox_id)
         except SandboxNotFound:
             return False
         try:
             if not lock.try_acquire():
-                return False  # somebody is at work on it
+                return False  # another operation has it
             return self.sweep_locked(sandbox_id)
         finally:
             lock.release()
@@ -125,7 +125,7 @@ class Sweep:
         record = self._recovered(record)
         if record.state in (State.RUNNING, State.PAUSED) and (record.expired() or not record.alive):
             record = self._recovered(self._note_end(record))
-        if record.state is State.FAILED and record.slot is not None:  # what was left of it could not be ended before
+        if record.state is State.FAILED and record.slot is not None:  # an earlier attempt could not end all of it
             record = changes.save(changes.halt(record))
         if last_words.delete_due(record):
             changes.tear_down(record)
@@ -135,16 +135,16 @@ class Sweep:
         return False
 
     def _recovered(self, record: Record) -> Record:
-        """With what was pending finished or undone."""
+        """The record, with what was pending finished or undone."""
         if record.pending is None:
             return record
         record = self._recoveries[record.pending](record)
         return self._changes.finish(record, record.state)
 
     def _note_end(self, record: Record) -> Record:
-        """Its timeout is reached, or its first process is gone without being asked to: it is to be stopped, or failed.
+        """Stop or fail a sandbox whose timeout is reached, or whose first process has ended by itself.
 
-        At its timeout its agent ends it. One that is paused, or whose agent does not, is ended here.
+        At the timeout its agent ends it. If it is paused, or its agent does not end it, this does.
         """
         changes = self._changes
         if record.expired():

@@ -1,4 +1,4 @@
-"""What a storage does with trees, whatever kind it is, and how trees that sandboxes wrote are removed."""
+"""The base of every kind of storage: makes, copies, limits and removes the trees that sandboxes write."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ class Storage(ABC):
         self.words = self.root / "words"
 
     def lock(self) -> FileLock:
-        """Protects the choice of a storage, the making of it, mounting and unmounting."""
+        """Protects the choice of a storage, making it, mounting and unmounting it."""
         return FileLock(self.home / "pool.lock")
 
     def prepare(self) -> None:
-        """Make it usable if it is not: cheap enough for every use. Raises ProviderUnavailable, Corrupted, DiskFull."""
+        """Make the storage usable; cheap enough for every use. Raises ProviderUnavailable, Corrupted, DiskFull."""
         if not self.ready():
             with self.lock():
                 self.make_ready()
 
     def ready(self) -> bool:
-        """Whether it can be used as it is. Raises ProviderUnavailable, Corrupted."""
+        """Whether the storage can be used as it is. Raises ProviderUnavailable, Corrupted."""
         return self._directories()[-1].is_dir()
 
     def make_ready(self) -> None:
-        """Make it usable; the caller holds the lock. Raises as `prepare` does."""
+        """Make the storage usable; the caller holds the lock. Raises as `prepare` does."""
         with typed_errors(self.home):
             for path in (self.root, *self._directories()):
                 path.mkdir(mode=0o700, exist_ok=True)
@@ -60,23 +60,23 @@ class Storage(ABC):
         """Raises Unsupported where no tree's size can be limited."""
 
     def default_limit(self) -> int | None:
-        """What a sandbox may write that did not ask; None where that cannot be enforced."""
+        """How much a sandbox may write if its caller set no limit; None where no limit can be enforced."""
         return None
 
     @abstractmethod
     def create(self, path: Path, limit: int | None) -> None:
-        """An empty tree. Raises DiskFull, OSError."""
+        """Make an empty tree. Raises DiskFull, OSError."""
 
     def settle(self, dirty: int) -> None:  # noqa: B027  a kind may have nothing to do
-        """Write what is pending, of which `dirty` bytes are in the tree to be copied: that copy is then quicker."""
+        """Write what is pending, so that a copy is quicker; `dirty` bytes of it are in the tree to be copied."""
 
     @abstractmethod
     def copy(self, source: Path, target: Path, *, limit: int | None = None, read_only: bool = False) -> None:
-        """A tree that has what `source` has now. Nobody may write to `source` meanwhile. Raises DiskFull, OSError."""
+        """Copy what `source` has now. Nobody may write to `source` during the copy. Raises DiskFull, OSError."""
 
     @abstractmethod
     def remove(self, path: Path) -> None:
-        """One that is not there is no error. Raises OSError."""
+        """Remove a tree; one that does not exist is not an error. Raises OSError."""
 
     @abstractmethod
     def set_limit(self, path: Path, limit: int) -> None:
@@ -84,12 +84,12 @@ class Storage(ABC):
 
     @contextmanager
     def extended(self, path: Path, otherwise: int | None) -> Iterator[None]:
-        """A tree, full or not, has a little more room meanwhile, and then the limit from before, or `otherwise`."""
+        """Give a tree a little more room within the block, then its old limit again, or `otherwise`."""
         yield
 
     @abstractmethod
     def used(self, path: Path) -> int | None:
-        """The bytes in a tree, a few seconds ago; None where that would mean to look at every file."""
+        """The bytes in a tree, as of a few seconds ago; None where counting means looking at every file."""
 
     def sweep(self) -> None:  # noqa: B027  a kind may have nothing to do
         """Remove what earlier deletions could not."""
@@ -110,7 +110,7 @@ def remove_tree(path: Path) -> None:
 
 
 def flush(path: Path) -> None:
-    """Everything written to the file system of `path` is on disk, and its accounts are up to date. Raises OSError."""
+    """Write everything on the file system of `path` to disk, which updates its accounts too. Raises OSError."""
     done = subprocess.run([program("sync"), "-f", str(path)], stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode != 0:
         raise OSError(errno.EIO, f"cannot write {path} to disk: {done.stderr.strip()[:300]}")
@@ -118,7 +118,7 @@ def flush(path: Path) -> None:
 
 @contextmanager
 def typed_errors(home: Path) -> Iterator[None]:
-    """What the kernel says of a full or damaged disk, in our words. Raises DiskFull, Corrupted, ProviderUnavailable."""
+    """Turn the kernel's errors of a full or damaged disk into ours. Raises DiskFull, Corrupted, ProviderUnavailable."""
     try:
         yield
     except SkerryError:

@@ -13,7 +13,7 @@ from skerry.providers.local.storage import common_layer, host_layer
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Base:
-    """The beginning of a sandbox."""
+    """What a new sandbox begins with."""
 
     template: str
     layers: tuple[str, ...]
@@ -34,7 +34,7 @@ class Base:
 
 
 def find_base(store: Store, template: str) -> Base:
-    """The base of a template that is built: `host`, a reference, an id or a name.
+    """The base of a built template: `host`, a reference, an id or a name.
 
     Raises TemplateNotFound, Corrupted, OSError.
     """
@@ -91,12 +91,12 @@ def read_template(store: Store, template_id: str) -> BuiltTemplate:
 
 
 def templates(store: Store) -> Iterator[BuiltTemplate]:
-    """All that are built, in no order. Raises Corrupted."""
+    """All built templates, in no order. Raises Corrupted."""
     for path in store.templates.glob("*.json"):
         try:
             yield read_template(store, path.stem)
         except TemplateNotFound:
-            continue  # removed meanwhile
+            continue  # it was just removed
 
 
 def _parse(data: dict[str, object]) -> BuiltTemplate:
@@ -104,7 +104,7 @@ def _parse(data: dict[str, object]) -> BuiltTemplate:
     scripts = {name: tuple(Script(**each) for each in _list(data[name])) for name in ("post_create", "post_start")}
     resources = data["resources"]
     if not isinstance(resources, dict):
-        raise TypeError("its resources are none")
+        raise TypeError("it has invalid resources")
     return BuiltTemplate(**{**data, **lists, **scripts, "resources": Resources(**resources)})  # type: ignore[arg-type]
 
 

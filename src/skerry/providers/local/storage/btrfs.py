@@ -86,31 +86,31 @@ def create(path: Path) -> None:
 
 
 def snapshot(source: Path, target: Path, *, read_only: bool) -> None:
-    """Take `source` as it is on disk and in memory now; returns when it is on disk. Raises OSError."""
+    """Make a snapshot of `source`, also of what is still in memory; returns when it is on disk. Raises OSError."""
     with _directory(source) as fd:
         _named(target, _SNAP_CREATE_V2, struct.pack("qQQ32s", fd, 0, _SNAP_READ_ONLY if read_only else 0, b""))
 
 
 def commit(path: Path) -> None:
-    """Write what is changed in directories and accounts, not what is in files; returns when it is on disk."""
+    """Write changes of directories and accounts, but not the content of files; returns when they are on disk."""
     with _directory(path) as fd:
         _ioctl(fd, _WAIT_SYNC, _ioctl(fd, _START_SYNC, bytes(8)))
 
 
 def flush(path: Path) -> None:
-    """Write everything of the whole file system; returns when it is on disk. Raises OSError."""
+    """Write the whole file system; returns when it is on disk. Raises OSError."""
     with _directory(path) as fd:
         if _libc.syncfs(fd) != 0:
             raise OSError(ctypes.get_errno(), "syncfs", str(path))
 
 
 def delete(path: Path) -> None:
-    """The entry goes at once, its space in the background. Raises FileNotFoundError, OSError."""
+    """Remove the entry at once; the kernel frees its space in the background. Raises FileNotFoundError, OSError."""
     _named(path, _SNAP_DESTROY, struct.pack("q", 0))
 
 
 def nested(path: Path) -> list[int]:
-    """The ids of the subvolumes in that of `path`, at any depth, each before the one it is in. Raises OSError."""
+    """The ids of the subvolumes within the one at `path`, at any depth, the innermost first. Raises OSError."""
     with _directory(path) as fd:
         found = [_subvolume_of(fd)]
         for parent in found:
@@ -119,7 +119,7 @@ def nested(path: Path) -> list[int]:
 
 
 def _children(fd: int, parent: int) -> Iterator[int]:
-    """What the tree of roots says is directly in a subvolume."""
+    """The subvolumes directly within a subvolume, from the tree of roots."""
     most, after = 2**64 - 1, 0
     while True:
         key = struct.pack("7Q4I", _TREE_OF_ROOTS, parent, parent, after, most, 0, most, _ROOT_REF, _ROOT_REF, 64, 0)
@@ -136,7 +136,7 @@ def _children(fd: int, parent: int) -> Iterator[int]:
 
 
 def delete_by_id(root: Path, subvolume: int) -> None:
-    """As `delete`, wherever below `root` it is. Raises FileNotFoundError, OSError."""
+    """Delete a subvolume by its id, wherever below `root` it is. Raises FileNotFoundError, OSError."""
     with _directory(root) as fd:
         _ioctl(fd, _SNAP_DESTROY_V2, struct.pack("qQQ4QQ", 0, 0, _BY_ID, 0, 0, 0, 0, subvolume).ljust(4096, b"\0"))
 
@@ -159,27 +159,27 @@ def _qgroups(path: Path) -> Path:
 
 
 def has_quotas(path: Path) -> bool:
-    """Whether the file system keeps full accounts: "simple" ones charge a snapshot's data to whoever wrote it."""
+    """Whether the file system keeps full accounts: "simple" ones charge a snapshot's data to the tree that wrote it."""
     accounts = _qgroups(path)
     try:
         return (accounts / "mode").read_text().strip() == "qgroup"
-    except FileNotFoundError:  # kernels before 6.7 have no simple ones, and nothing to tell them by
+    except FileNotFoundError:  # kernels before 6.7 have no simple accounts, and no file that names the kind
         return accounts.is_dir()
 
 
 def enable_quotas(path: Path) -> None:
-    """For a file system that is still empty: counting what is there already could take hours. Raises OSError."""
+    """Enable accounts on an empty file system: counting existing files could take hours. Raises OSError."""
     with _directory(path) as fd:
         _ioctl(fd, _QUOTA_CTL, struct.pack("QQ", _QUOTA_ENABLE, 0))
         try:
             _ioctl(fd, _QUOTA_RESCAN, bytes(64))
         except OSError:
-            pass  # under way already
+            pass  # the kernel is counting already
         _ioctl(fd, _QUOTA_RESCAN_WAIT, b"")
 
 
 def set_limit(path: Path, size: int | None) -> None:
-    """How much the subvolume may refer to, shared or not; None is no limit. Raises OSError."""
+    """Limit how much the subvolume may refer to, shared or not; None removes the limit. Raises OSError."""
     most = _NO_LIMIT if size is None else size
     with _directory(path) as fd:
         _ioctl(fd, _QGROUP_LIMIT, struct.pack("QQQQQQ", 0, _LIMIT_REFERENCED, most, 0, 0, 0))

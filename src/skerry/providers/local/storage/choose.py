@@ -1,4 +1,4 @@
-"""Where the writable trees are: sandboxes' own layers, snapshots, volumes. docs/design/storage.md has the reasons.
+"""Chooses where the writable trees are: sandboxes' own layers, snapshots, volumes. docs/design/storage.md says why.
 
     SKERRY_HOME/pool/uppers/ID        u/ (what the sandbox wrote) and w/ (overlayfs's own)
     SKERRY_HOME/pool/snapshots/ID     the same, as it was; read-only
@@ -8,8 +8,8 @@
     SKERRY_HOME/pool/gone/N           a subvolume that was deleted and whose account is still to be removed
     SKERRY_HOME/pool.img              the file system behind pool/, where the disk itself is not btrfs
 
-Three kinds: `pool`, a btrfs file system in a file; `btrfs`, when SKERRY_HOME is on one; `directory`, where neither can
-be had: snapshots are copies there, and nothing can limit a tree's size. The first use of a SKERRY_HOME decides.
+There are three kinds: `pool`, a btrfs file system in a file; `btrfs`, when SKERRY_HOME is on btrfs; `directory`, where
+neither is possible: there, snapshots are copies and no tree has a limit. The first use of a SKERRY_HOME decides.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ KINDS = ("pool", "btrfs", "directory")
 
 
 class DirectoryStorage(Storage):
-    """Trees are directories, copies are copies."""
+    """Trees are plain directories, and a snapshot is a full copy."""
 
     kind = "directory"
     snapshots: SnapshotKind = "files"
@@ -60,7 +60,7 @@ class DirectoryStorage(Storage):
         raise Unsupported(
             "a disk limit needs btrfs, which this machine or SKERRY_STORAGE does not offer",
             option=option,
-            hint="apt-get install -y btrfs-progs, with a SKERRY_HOME that is new",
+            hint="apt-get install -y btrfs-progs and use a new SKERRY_HOME",
         )
 
     def create(self, path: Path, limit: int | None) -> None:
@@ -109,7 +109,7 @@ class DirectoryStorage(Storage):
                 try:
                     fd = _lock_directory(path)
                 except (BlockingIOError, FileNotFoundError):
-                    continue  # somebody is at work on it, or done
+                    continue  # another process is filling it, or has finished
                 os.close(fd)
                 self.remove(path)
 
@@ -122,7 +122,7 @@ def open_storage(home: Path) -> Storage:
     chosen = home / "storage"
     if not chosen.exists():
         with FileLock(home / "pool.lock"):
-            if not chosen.exists():  # nobody was quicker
+            if not chosen.exists():  # no other process was quicker
                 storage = _storage(home, choose(home))
                 storage.make_ready()
                 with typed_errors(home):
@@ -143,8 +143,8 @@ def find_storage(home: Path) -> Storage | None:
         return None
     if kind not in KINDS:
         raise Corrupted(
-            f"{chosen} says {kind!r}, which is none of {', '.join(KINDS)}",
-            hint="write there what it was: `pool` if there is a pool.img beside it",
+            f"{chosen} says {kind!r}, but must say one of {', '.join(KINDS)}",
+            hint="write the right kind into that file: `pool` if there is a pool.img beside it",
         )
     return _storage(home, kind)
 
@@ -158,7 +158,7 @@ def choose(home: Path) -> str:
     """The kind of storage for a SKERRY_HOME that has none yet. Raises InvalidArgument, ProviderUnavailable."""
     wanted = os.environ.get("SKERRY_STORAGE", "auto")
     if wanted not in (*KINDS, "auto"):
-        raise InvalidArgument(f"SKERRY_STORAGE={wanted!r} is none of auto, {', '.join(KINDS)}")
+        raise InvalidArgument(f"SKERRY_STORAGE={wanted!r} is not one of auto, {', '.join(KINDS)}")
     if wanted == "btrfs" and not btrfs.is_btrfs(home):
         raise ProviderUnavailable(f"{home} is not on btrfs", hint="unset SKERRY_STORAGE")
     if wanted == "pool" and (missing := missing_for_pool()):
@@ -171,7 +171,7 @@ def choose(home: Path) -> str:
 
 
 def _lock_directory(path: Path) -> int:
-    """A descriptor that holds an exclusive lock on a directory. Raises BlockingIOError where somebody else does."""
+    """A descriptor that holds an exclusive lock on a directory. Raises BlockingIOError if another process holds one."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

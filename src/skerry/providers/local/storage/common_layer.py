@@ -1,7 +1,8 @@
-"""What every root needs that is not this machine's own: one small read-only layer over a template's layers.
+"""One small read-only layer over a template's layers, with what every root needs that is not this machine's own.
 
-Mount points, the resolver of the sandbox's network, and the machine's public certificates: a root built elsewhere or
-long ago trusts whom this machine trusts now. The layer is made anew when these change; templates stay as they are.
+It holds mount points, the resolver of the sandbox's network, and the machine's public certificates: a root built
+elsewhere or long ago trusts whom this machine trusts now. When these change, Skerry makes a new layer; templates stay
+as they are.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from skerry.providers.local.sandbox.folders import Store
 from skerry.providers.local.storage.host_layer import CA_BUNDLE, build_layer
 
 LAYOUT = "1"
-"""Part of the layer's name; raised when what is built below changes."""
+"""Part of the layer's name; raise it when what is built below changes."""
 
 _DIRECTORIES = {
     "": 0o755,

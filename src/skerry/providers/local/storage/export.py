@@ -1,8 +1,8 @@
-"""The state of a sandbox as one file: written from a snapshot, and made into a sandbox again.
+"""Exports the state of a sandbox as one file, and makes a sandbox from such a file.
 
-A file holds the layers above the template, topmost first. They come back as hidden snapshots, each leased to this
-process, not `ready` before the last byte of the file has been verified; the new sandbox begins with the topmost. If
-the process dies mid-operation, the sweep of snapshots removes the trees.
+A file holds the layers above the template, topmost first. An import makes them hidden snapshots, each leased to this
+process and not `ready` before the last byte of the file has been verified; the new sandbox begins with the topmost. If
+the process dies in the middle, the sweep of snapshots removes the trees.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Exports:
                 )
             except FileError as error:
                 if error.errno == errno.EPIPE and error.__cause__ is not None:
-                    raise error.__cause__ from None  # nobody reads any more: no fault of any file
+                    raise error.__cause__ from None  # the reader is gone, and no file is at fault
                 raise
         return ExportInfo(
             source=source_id,
@@ -100,7 +100,7 @@ class Exports:
 
     @contextmanager
     def _frozen(self, source_id: str) -> Iterator[tuple[Kept, StateFile]]:
-        """What to write, which nobody changes or removes in the block."""
+        """What to write; nobody changes or removes it within the block."""
         snapshots = self._snapshots
         if source_id.startswith("sn-"):
             with snapshots.held(source_id) as kept:
@@ -128,7 +128,7 @@ class Exports:
         )
 
     def _own_names(self, about: StateFile) -> tuple[str, ...]:
-        """The variables that are not the template's, which everybody may know."""
+        """The variables besides those of the template, which everybody may know."""
         try:
             usual = find_base(self._home.store, about.template).env
         except (TemplateNotFound, Corrupted):
@@ -138,14 +138,14 @@ class Exports:
     # -- import
 
     def import_(self, source: BinaryIO, spec: SandboxSpec, key: bytes | None, on_progress: Progress | None) -> Record:
-        """Make a sandbox from a file; what `spec` leaves open is the file's. On any error nothing is left.
+        """Make a sandbox from a file, which provides what `spec` leaves open. On any error nothing is left.
 
-        What can be refused is refused before the file is read; the name is taken when all of it was.
+        What can be refused is refused before the file is read; the name is taken after all of it was read.
 
         Raises as `open_archive`, `Archive.unpack` and `Creation.create` do; TemplateNotFound.
         """
         if spec.idempotency_key is not None:
-            raise Unsupported("an import cannot be asked for twice under one key", option="idempotency_key")
+            raise Unsupported("an import takes no idempotency key", option="idempotency_key")
         self._home.prepare()
         with open_archive(source, key=key) as archive:
             about = export_manifest.parse(archive.manifest)
@@ -153,7 +153,7 @@ class Exports:
                 raise Unsupported(
                     f"the file has {archive.manifest.layers} layers, more than {MOST_LAYERS + 1}", option="import_state"
                 )
-            with self._templates.using():  # until it is written down who needs the template
+            with self._templates.using():  # until a record names the template
                 base = self._base(about, spec)
                 spec = _completed(spec, about, base)
                 room = self._creation.grant(spec).disk or limits().max_disk
@@ -167,18 +167,18 @@ class Exports:
                 self._snapshots.release([kept.id for kept in made])
 
     def _base(self, about: StateFile, spec: SandboxSpec) -> Base:
-        """The template it stood on, or another that was asked for."""
+        """The template that the file is based on, or the one that the caller asked for."""
         wanted = about.template if spec.template == "host" else spec.template
         try:
             return find_base(self._home.store, wanted)
         except TemplateNotFound as error:
             raise TemplateNotFound(
-                f"the file is of the template {wanted[:200]!r}, which is not here",
-                hint="build that template first, or give one that is the same",
+                f"the file needs the template {wanted[:200]!r}, which does not exist here",
+                hint="build that template first, or name an equal one",
             ) from error
 
     def _announce(self, count: int, about: StateFile, base: Base) -> list[Kept]:
-        """A record for each layer, topmost first, each with those below it. Raises DiskFull; then there is none."""
+        """Write a record for each layer, topmost first, with those below it. Raises DiskFull; then there is none."""
         made = list[Kept]()
         lowers = base.layers
         try:
@@ -211,7 +211,7 @@ class Exports:
         return made
 
     def _unpack(self, archive: Archive, made: list[Kept], room: int, on_progress: Progress | None) -> None:
-        """Fill the trees; they are snapshots from then on. Raises as `Archive.unpack` does."""
+        """Fill the trees, which makes them snapshots. Raises as `Archive.unpack` does."""
         trees = [self._snapshots.tree(kept.id) for kept in made]
         for tree in trees:
             self._make_tree(tree, room)
@@ -224,7 +224,7 @@ class Exports:
                 f"the file holds more than the disk limit of {room} bytes", hint="ask for a larger disk"
             ) from error
         if self._home.storage.snapshots == "disk":
-            flush(trees[0])  # accounts lag behind
+            flush(trees[0])  # brings the accounts up to date
         below = 0
         for kept, tree in zip(reversed(made), reversed(trees), strict=True):
             size = self._home.storage.used(tree)
@@ -258,7 +258,7 @@ def _about(kept: Kept, record: Record | None, resources: Resources) -> StateFile
 
 
 def _completed(spec: SandboxSpec, about: StateFile, base: Base) -> SandboxSpec:
-    """`spec`, with what it leaves open taken from the file, but for labels that only a server sets: whose it is."""
+    """`spec`, with what it leaves open taken from the file, except the labels of a server: they say whose it is."""
     labels = {key: value for key, value in about.labels.items() if not key.startswith(RESERVED_LABELS)}
     return dataclasses.replace(
         spec,

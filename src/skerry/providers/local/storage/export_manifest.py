@@ -1,4 +1,4 @@
-"""What the manifest of an exported state says, and how much of it is believed when it comes back."""
+"""The manifest of an exported state, and the checks on it when it is imported."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from skerry.archive import JSON, Manifest
 from skerry.core import Corrupted, InvalidArgument, OnTimeout, Resources
 
 KIND = "state"
-"""Of a file with every layer above the template. One with a sandbox's own layer alone is COLD."""
+"""The kind of a file with every layer above the template. A file with a sandbox's own layer alone is COLD."""
 COLD = "cold"
 _MAX_TEXT = 4096
 _MAX_VALUE = 128 * 1024
@@ -35,12 +35,12 @@ class StateFile:
     workdir: str
     env: dict[str, str] = field(default_factory=dict)
     resources: Resources = field(default_factory=Resources)
-    """Those that were chosen; the rest is what the importing side gives by itself."""
+    """The limits that were chosen; for the others the importing side has its defaults."""
     ports: tuple[int, ...] = ()
     metadata: dict[str, str] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
     on_timeout: OnTimeout | None = None
-    """As it was asked for; None also in a file of before there was a choice."""
+    """As the caller chose it; None also in a file that is older than the choice."""
 
     def data(self) -> dict[str, JSON]:
         found: dict[str, JSON] = dataclasses.asdict(self)
@@ -48,14 +48,14 @@ class StateFile:
 
 
 def parse(manifest: Manifest) -> StateFile:
-    """Raises InvalidArgument for an archive of something else, Corrupted for one that makes no sense."""
+    """Raises InvalidArgument for an archive of another kind, Corrupted for one that makes no sense."""
     if manifest.kind == COLD:
         raise InvalidArgument(
-            "this is the cold archive of a sandbox, which only that sandbox can use",
+            "this file is the cold archive of a sandbox, which only that sandbox can use",
             hint="start the sandbox, then export it",
         )
     if manifest.kind != KIND:
-        raise InvalidArgument(f"this is an archive of another kind: {manifest.kind[:50]!r}")
+        raise InvalidArgument(f"this file is an archive of another kind: {manifest.kind[:50]!r}")
     if manifest.layers < 1:
         raise Corrupted("the file has no layer")
     data = manifest.data
@@ -88,7 +88,7 @@ def _text(data: Mapping[str, JSON], name: str) -> str:
 
 
 def _is_text(value: str) -> bool:
-    """Whether it stands for bytes: JSON has halves of characters that no variable and no path can have."""
+    """Whether the text can be encoded: JSON allows halves of characters, which no variable and no path can have."""
     try:
         value.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:

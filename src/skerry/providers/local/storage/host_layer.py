@@ -24,7 +24,7 @@ from skerry.providers.local.sandbox.folders import Store
 from skerry.providers.local.storage.base import remove_tree
 
 LAYOUT = "2"
-"""Part of the layer's name; raised when what is built below changes."""
+"""Part of the layer's name; raise it when what is built below changes."""
 
 CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 _CA_VARIABLES = (
@@ -124,7 +124,7 @@ def environment() -> dict[str, str]:
 
 @cache
 def mounts() -> list[str]:
-    """The machine's directories that are shared read-only: /usr, and the old top-level ones where they are no links."""
+    """The machine's directories that are shared read-only: /usr, and the old top-level ones unless they are links."""
     return [
         "/usr",
         *(f"/{name}" for name in _SYSTEM_LINKS if os.path.isdir(f"/{name}") and not os.path.islink(f"/{name}")),
@@ -137,7 +137,7 @@ class Part:
 
     path: str
     how: Literal["share", "bind"]
-    """`share`: by an overlay, with inodes of the sandbox's own; `bind`: the machine's inodes."""
+    """`share`: through an overlay, with the sandbox's inodes; `bind`: with the machine's inodes."""
 
 
 class _MountTable:
@@ -153,7 +153,7 @@ class _MountTable:
     def parts(self) -> list[Part]:
         """Each after those it lies in. Raises OSError."""
         with self._lock:
-            if self._process != os.getpid():  # a fork shares the descriptor, and what is told to it
+            if self._process != os.getpid():  # a forked child shares the descriptor, which tells each change once
                 self._reader = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
                 self._poll = select.poll()
                 self._poll.register(self._reader, select.POLLPRI)
@@ -207,7 +207,7 @@ def _name(seen: tuple[tuple[int, int] | None, ...]) -> str:
 
 
 def build_layer(path: Path, fill: Callable[[Path], None]) -> None:
-    """Make a layer beside its place and move it there as a whole; who died at one left it to whoever is next."""
+    """Make a layer beside its place and move it there as a whole; removes what a process that died left there."""
     with FileLock(path.parent / "building"):
         for left in path.parent.glob(".building-*"):
             remove_tree(left)
@@ -250,7 +250,7 @@ def _fill(root: Path) -> None:
 
 
 def _copy_public(source: Path, target: Path, owner: int = 0) -> None:
-    """Copy what everybody may read: links as they are, regular files and directories; anything else is left out."""
+    """Copy what everybody may read: links as they are, regular files and directories; leave out everything else."""
     try:
         info = source.lstat()
     except OSError:

@@ -5,7 +5,7 @@
     SKERRY_HOME/templates/lock         shared to refer to a template, exclusive to remove one
     SKERRY_HOME/pool/layers/DIGEST     a layer: the writable tree of the sandbox that built it, moved by one rename
 
-A layer nobody names is removed by the next sweep, so a build that died leaves nothing.
+The next sweep removes a layer that no template names, so a build that died leaves nothing.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ class Templates:
 
     @contextmanager
     def using(self) -> Iterator[None]:
-        """Nothing is removed while this is held: for a caller about to write down that it needs a template."""
+        """Nobody removes a template while this is held: for a caller that is about to record that it needs one."""
         lock = FileLock(self._store.templates / "lock", shared=True)
         with lock:
             yield
 
     def try_build(self, digest: str) -> FileLock | None:
-        """The right to build a layer, until it is given to `end_build`; None while somebody else has it."""
+        """The right to build a layer, which `end_build` returns; None while another process has it."""
         self._changes.home.prepare()
         return self._try_lock(_checked(digest))
 
@@ -77,7 +77,7 @@ class Templates:
                 return None
             if _is_at(lock, path):
                 return lock
-            lock.release()  # the one before removed the file between our opening and our locking it
+            lock.release()  # the last holder removed the file after we opened it and before we locked it
 
     def end_build(self, digest: str, lock: FileLock) -> None:
         (self._store.templates / f"{digest}.lock").unlink(missing_ok=True)
@@ -86,7 +86,7 @@ class Templates:
     # -- change
 
     def commit(self, sandbox_id: str, digest: str, directory: str | None) -> None:
-        """End a sandbox; its writable tree becomes the layer `digest`. Raises SandboxNotFound, Conflict, DiskFull."""
+        """End a sandbox and make its writable tree the layer `digest`. Raises SandboxNotFound, Conflict, DiskFull."""
         changes = self._changes
         target = changes.storage.layers / _checked(digest)
         with changes.lock(sandbox_id, "make a layer of", State.RUNNING) as (record, _):
@@ -102,7 +102,7 @@ class Templates:
                     except OSError as error:
                         if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
                             raise
-                        # Somebody else built the same: theirs is as good.
+                        # Another process built the same layer, which is as good.
             finally:
                 changes.tear_down(record)
 
@@ -118,7 +118,7 @@ class Templates:
                 pass
             for digest in info.layers:
                 if not self.has_layer(digest):
-                    raise Conflict(f"a layer of {info.name!r} was removed meanwhile", retryable=True)
+                    raise Conflict(f"a layer of {info.name!r} has just been removed", retryable=True)
             size = self._changes.storage.used(self._changes.storage.layers / info.layers[0]) if info.layers else 0
             info = dataclasses.replace(info, created_at=time.time(), size=size, superseded=False)
             self._write(info)
@@ -128,7 +128,7 @@ class Templates:
         _replace(self._store.templates / f"{info.id}.json", json.dumps(dataclasses.asdict(info)).encode())
 
     def remove(self, template_id: str, *, later: bool = False) -> None:
-        """Raises TemplateNotFound, Conflict while something needs it; with `later` it goes when nothing does."""
+        """Remove a template, `later` once nothing needs it. Raises TemplateNotFound, Conflict while something does."""
         self._changes.home.prepare()
         with FileLock(self._store.templates / "lock"):
             info = bases.read_template(self._store, template_id)
@@ -142,7 +142,7 @@ class Templates:
         self.sweep()
 
     def _needed(self, info: BuiltTemplate) -> Conflict | None:
-        """Why a template cannot go, which names who needs it."""
+        """Why a template cannot be removed: names what needs it."""
         for other in bases.templates(self._store):
             if other.base == info.id:
                 said = f"the template {info.name!r} is the base of {other.name!r}"
@@ -164,9 +164,9 @@ class Templates:
         lock = FileLock(self._store.templates / "lock")
         try:
             if not lock.try_acquire():
-                return  # the next sweep does it
+                return  # the next sweep does this
             for path in self._store.templates.glob("*.new-*"):
-                path.unlink()  # its writer held this lock, so it is dead
+                path.unlink()  # a live writer would hold this lock, so it is dead
             for info in sorted(bases.templates(self._store), key=lambda info: -info.created_at):  # bases last
                 if info.superseded and self._needed(info) is None:
                     (self._store.templates / f"{info.id}.json").unlink()
@@ -176,16 +176,16 @@ class Templates:
             lock.release()
 
     def _remove_layer(self, digest: str) -> None:
-        """Remove a layer that no template names, unless somebody builds it or a sandbox or a snapshot needs it."""
+        """Remove a layer that no template names, unless a process builds it or a sandbox or a snapshot needs it."""
         layers = self._changes.storage.layers
         if not digest.startswith(_GONE):
-            lock = self._try_lock(digest)  # its builder has it until the template that names the layer is written
+            lock = self._try_lock(digest)  # its builder holds it until the template that names the layer is written
             if lock is None:
                 return
             try:
                 if self._user(bases.layer_path(digest)) is not None:
                     return
-                # Away as a whole first: if the process dies at it, no builder finds half of a layer.
+                # First move it away as a whole: if the process dies in the middle, no builder finds half of a layer.
                 gone = f"{_GONE}{digest}-{secrets.token_hex(4)}"
                 (layers / digest).rename(layers / gone)
             finally:
@@ -195,7 +195,8 @@ class Templates:
 
     def _unnamed(self) -> set[str]:
         """The layers that no template names."""
-        there = set(os.listdir(self._changes.storage.layers))  # before the names are read: these are written later
+        # Look at the layers before the names: a template is written after its layers.
+        there = set(os.listdir(self._changes.storage.layers))
         return there - {digest for info in bases.templates(self._store) for digest in info.layers}
 
     def _user(self, text: str) -> str | None:
@@ -213,11 +214,11 @@ def _read(path: Path) -> str:
     try:
         return path.read_text(errors="replace")
     except FileNotFoundError:
-        return ""  # gone meanwhile
+        return ""  # it has just been removed
 
 
 def _has_files(snapshot: str) -> bool:
-    """Whether a snapshot's record is more than the memory of one that was deleted."""
+    """Whether a snapshot's record is more than a reminder of a deleted one."""
     try:
         data = json.loads(snapshot)
     except ValueError:
@@ -240,11 +241,11 @@ def _is_at(lock: FileLock, path: Path) -> bool:
 
 
 def _keep_only(upper: Path, directory: str) -> None:
-    """Make one directory of the tree's root the whole tree. Nothing runs there any more. Raises Conflict, OSError."""
+    """Make one directory of the tree's root the whole tree. No process runs there now. Raises Conflict, OSError."""
     source = upper / "u"
     for name in directory.strip("/").split("/"):
         source /= name
-        # What the sandbox wrote may be a link to anywhere.
+        # The sandbox may have written a link to anywhere.
         if name in ("", ".", "..") or not source.exists() or not stat.S_ISDIR(source.lstat().st_mode):
             raise Conflict(f"{directory} is not a directory that the sandbox has written")
     source.rename(upper / "new")
@@ -253,7 +254,7 @@ def _keep_only(upper: Path, directory: str) -> None:
 
 
 def _flush(path: Path) -> None:
-    """Wait until what was written there is on disk: the rename that follows must not be there before it."""
+    """Write the tree to disk: the rename that follows must not reach the disk before it."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         if ctypes.CDLL(None, use_errno=True).syncfs(fd) != 0:

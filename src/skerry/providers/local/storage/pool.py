@@ -20,17 +20,17 @@ from skerry.providers.local.storage.base import Storage, typed_errors
 _LEAST_POOL = 256 << 20
 _MUCH = 8 << 20
 _NODE_SIZE = "4096"
-"""After a snapshot every change copies a node, and the accounts follow each file in it: with the usual 16 KiB, taking a
-snapshot lasts two to four times as long."""
+"""After a snapshot every change copies a node, and the accounts follow each file in it: with the usual 16 KiB, a
+snapshot takes two to four times as long."""
 _SMALL_POOL = 8 << 30
-"""Below, data and metadata share their room: a small pool full of data would have none left for the metadata it takes
-to delete some of it."""
+"""In a pool below this size data and metadata share their room: otherwise a small pool full of data would have no room
+for the metadata that deleting takes."""
 # The account of what a tree holds is as old as the last commit: 5 s at most. Deleted files give their space back.
 _MOUNT_OPTIONS = "loop,noatime,nosuid,nodev,commit=5,discard=async"
 _SAFE = os.ST_NOSUID | os.ST_NODEV
-"""What sandboxes wrote has the ids 0 and 1000 there: to the machine it must be no program of root's, and no device."""
+"""What sandboxes wrote has the ids 0 and 1000 there: the machine must not take it for a program of root or a device."""
 _RESERVE = 16 << 20
-"""Of the disk under a pool: when that is full, the pool fails as a whole, so nothing new begins near the end."""
+"""Bytes to keep free on the disk under a pool: when it is full, the whole pool fails, so nothing new begins before."""
 _START_ROOM = 4 << 20
 """What a sandbox may take beyond its limit while it starts."""
 _SWEEP_EVERY = 64
@@ -75,7 +75,7 @@ class BtrfsStorage(Storage):
             self._limit(path, limit)
 
     def settle(self, dirty: int) -> None:
-        # The first waits also for what others are writing, so it is for those who have much to write themselves.
+        # The first call also waits for what others write, so only a caller with much to write uses it.
         with typed_errors(self.home):
             (btrfs.flush if dirty > _MUCH else btrfs.commit)(self.root)
 
@@ -101,16 +101,16 @@ class BtrfsStorage(Storage):
         except FileNotFoundError:
             return
         self._removed += 1
-        if self._removed % _SWEEP_EVERY == 0:  # a process that lives long must not leave thousands of accounts
+        if self._removed % _SWEEP_EVERY == 0:  # a long-lived process must not leave thousands of accounts
             self.sweep()
 
     def _will_go(self, subvolume: int) -> None:
         if self._has_limits():
-            with contextlib.suppress(DiskFull), typed_errors(self.home):  # in a full pool its account stays
+            with contextlib.suppress(DiskFull), typed_errors(self.home):  # in a full pool the account stays
                 (self._gone / str(subvolume)).touch()
 
     def _remove_nested(self, path: Path) -> None:
-        """A subvolume with others in it cannot go; no sandbox can make one, whoever works on this machine can."""
+        """Remove nested subvolumes, which block a removal: no sandbox can make one, but users of this machine can."""
         for subvolume in btrfs.nested(path):
             self._will_go(subvolume)
             with contextlib.suppress(FileNotFoundError):
@@ -143,7 +143,7 @@ class BtrfsStorage(Storage):
 
 
 class PoolStorage(BtrfsStorage):
-    """A btrfs file system in a sparse file, mounted under SKERRY_HOME by whoever needs it first; it stays mounted."""
+    """A btrfs file system in a sparse file; the first use mounts it under SKERRY_HOME, and it stays mounted."""
 
     kind = "pool"
 
@@ -152,21 +152,21 @@ class PoolStorage(BtrfsStorage):
         self.image = home / "pool.img"
 
     def ready(self) -> bool:
-        # asked several times in every operation: with as few calls as can tell it
+        # every operation asks this several times, so it makes as few system calls as possible
         try:
             if os.stat(self.root).st_dev == os.stat(self.home).st_dev:
                 return False
             os.stat(self.image)
         except FileNotFoundError:
             return False
-        # without accounts: whoever mounted it is about to enable them, or has died at it
+        # no accounts yet: the process that mounted it is about to enable them, or died before it did
         return super().ready() and self._has_limits() and os.statvfs(self.root).f_flag & (_SAFE | os.ST_RDONLY) == _SAFE
 
     def make_ready(self) -> None:
         if os.path.ismount(self.root):
             if not self.image.exists():
                 self._release_deleted()
-            elif _is_read_only(self.root):  # after an error the kernel writes no more; without users it starts afresh
+            elif _is_read_only(self.root):  # the kernel stops writing after an error; an unused pool can start afresh
                 _run("umount", str(self.root))
         if not os.path.ismount(self.root):
             self._mount()
@@ -175,17 +175,20 @@ class PoolStorage(BtrfsStorage):
         if _is_read_only(self.root):
             raise ProviderUnavailable(
                 f"the storage pool {self.image} has become read-only: its disk was full, or an error was found",
-                hint="free some space and destroy what still runs, then it is mounted anew; `dmesg` says why",
+                hint="free some space and destroy the running sandboxes, then it is mounted again; `dmesg` says why",
             )
         with typed_errors(self.home):
             if not btrfs.has_quotas(self.root):
-                btrfs.enable_quotas(self.root)  # nobody has used it yet: this is the first mount
+                btrfs.enable_quotas(self.root)  # this is the first mount, so the file system is empty
                 self._require_accounts()
         self._limits = None
         super().make_ready()
 
     def _require_accounts(self) -> None:
-        """Without accounts nothing limits what a sandbox writes; and every use would count the whole pool again."""
+        """Without accounts nothing limits what a sandbox writes, and every use would count the whole pool again.
+
+        Raises ProviderUnavailable.
+        """
         if not btrfs.has_quotas(self.root):
             raise ProviderUnavailable(
                 f"the kernel keeps no accounts for the storage pool {self.image}, so no disk limit can be enforced",
@@ -206,7 +209,7 @@ class PoolStorage(BtrfsStorage):
             if (self.home / "storage").exists():
                 raise Corrupted(
                     f"{self.image} is missing: it held the files of every sandbox, snapshot and volume",
-                    hint=f"put it back, or remove {self.home} to begin anew",
+                    hint=f"put it back, or remove {self.home} to start with an empty one",
                 )
             self._make()
         _run("mount", "-t", "btrfs", "-o", _MOUNT_OPTIONS, str(self.image), str(self.root))
@@ -238,13 +241,13 @@ class PoolStorage(BtrfsStorage):
     def _require_room(self) -> None:
         if shutil.disk_usage(self.home).free < _RESERVE:
             raise DiskFull(
-                f"less than {_RESERVE >> 20} MiB are free under {self.home}, which its pool needs",
+                f"less than {_RESERVE >> 20} MiB are free under {self.home}: its pool needs more",
                 errno=errno.ENOSPC,
                 hint="free some space on that disk, or set SKERRY_HOME",
             )
 
     def unmount(self) -> bool:
-        """Let go of the file system; the next use mounts it again. Whether it was mounted.
+        """Unmount the file system; the next use mounts it again. Returns whether it was mounted.
 
         Raises ProviderUnavailable while a file of it is open.
         """
@@ -266,14 +269,14 @@ def release_lost_pools() -> None:
         try:
             deleted = backing.read_text().strip().endswith("/pool.img (deleted)")
         except OSError:
-            continue  # detached meanwhile
-        # one that is still a home belongs to somebody who may save files out of it
+            continue  # it has just been detached
+        # if the home still exists, its owner may want to save files from the pool
         if deleted and not (place.parent / "storage").exists():
             subprocess.run([program("umount"), str(place)], stdin=subprocess.DEVNULL, capture_output=True)
 
 
 def missing_for_pool() -> str | None:
-    """What a pool needs and this machine has not."""
+    """What this machine lacks for a pool."""
     if not knows_filesystem("btrfs"):
         return "a kernel with btrfs"
     if not Path("/dev/loop-control").exists():
@@ -286,7 +289,7 @@ def missing_for_pool() -> str | None:
 
 
 def pool_size(home: Path) -> int:
-    """How large a new pool is at most: SKERRY_POOL_SIZE, or nine tenths of what is free. Raises DiskFull."""
+    """The maximum size of a new pool: SKERRY_POOL_SIZE, or nine tenths of what is free. Raises DiskFull."""
     text = os.environ.get("SKERRY_POOL_SIZE")
     size = shutil.disk_usage(home).free * 9 // 10 if text is None else parse_size(text, "SKERRY_POOL_SIZE")
     if size < _LEAST_POOL:

@@ -16,7 +16,7 @@ VERSION = 1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kept:
-    """What is known of a snapshot. Only the holder of the lock of all snapshots writes it."""
+    """What Skerry knows of a snapshot. Only the holder of the lock of all snapshots writes it."""
 
     id: str
     name: str | None
@@ -40,11 +40,11 @@ class Kept:
     seed: str | None = None
     """As the sandbox's: see Record."""
     hidden: bool = False
-    """Made for copies, or deleted while something needs it: not listed, goes when nothing needs it."""
+    """Whether it was made for copies, or deleted while something needs it: not listed, goes when nothing needs it."""
     ready: bool = False
     """Whether its tree is complete."""
     lease: ProcessId | None = None
-    """Who makes it, and of a hidden one who is about to use it."""
+    """The process that makes it, or that is about to use a hidden one."""
 
     @property
     def leased(self) -> bool:
@@ -52,7 +52,7 @@ class Kept:
 
     @property
     def total(self) -> int:
-        """The bytes that whatever begins with it has from the start."""
+        """The bytes that a sandbox made from it has from the start."""
         return (self.size or 0) + self.inherited
 
     def info(self) -> SnapshotInfo:
@@ -72,7 +72,7 @@ class Kept:
 
 
 def write(path: Path, kept: Kept) -> None:
-    """Replace it as a whole. Raises OSError."""
+    """Replace the record as a whole. Raises OSError."""
     replace_file(path, json.dumps({"version": VERSION, **plain(kept)}, default=plain).encode(), flush=False)
 
 

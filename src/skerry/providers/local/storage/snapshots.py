@@ -1,12 +1,12 @@
-"""Snapshots: the own layer of a sandbox as it was at a moment, kept read-only, for any number of copies.
+"""Snapshots: a sandbox's own layer as it was at one moment, kept read-only, for any number of copies.
 
     SKERRY_HOME/snapshots/ID.json    what is known of it
     SKERRY_HOME/pool/snapshots/ID    its tree
 
-A record is there before its tree and goes with it, under the lock of all snapshots; the long work in between is done
-without that lock. So of a record that is not `ready` and whose maker is dead, and of a tree without a record, nothing
-is worth keeping. A process that is about to begin with a snapshot holds a shared lock on its tree until a record names
-it: nobody removes a tree that is locked or named. `sandbox/capture.py` takes them.
+A record is written before its tree and removed with it, under the lock of all snapshots; the long work in between is
+done without that lock. So a record that is not `ready` and whose maker is dead is worthless, and so is a tree without a
+record. A process that is about to use a snapshot holds a shared lock on its tree until a record names the snapshot:
+nobody removes a tree that is locked or named. `sandbox/capture.py` takes snapshots.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from skerry.providers.local.storage.bases import Base
 from skerry.providers.local.storage.snapshot_record import Kept
 
 MOST_LAYERS = 16
-"""Snapshots one above the other under a sandbox: every one makes looking up a file slower."""
+"""Most snapshots one above the other under a sandbox: each one makes looking up a file slower."""
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
 _LEAVING = "~"
-"""What the name of a tree begins with that nobody may use any more."""
+"""The beginning of the name of a tree that nobody may use any more."""
 
 
 class Snapshots:
@@ -46,7 +46,7 @@ class Snapshots:
         self._directory = home.store.snapshots
 
     def _lock(self) -> FileLock:
-        """Protects the records of all snapshots, and the going of trees."""
+        """Protects the records of all snapshots, and the removal of trees."""
         return FileLock(self._directory / "lock")
 
     def _path(self, snapshot_id: str) -> Path:
@@ -62,7 +62,7 @@ class Snapshots:
     # -- make
 
     def announce(self, record: Record, env: dict[str, str], name: str | None, description: str, hidden: bool) -> Kept:
-        """The record of a snapshot that is about to be made: it has the name from now on. Raises Conflict, DiskFull."""
+        """Write the record of a snapshot that is about to be made, which takes the name. Raises Conflict, DiskFull."""
         with self._lock():
             if name is not None and any(other.name == name for other in self._all()):
                 raise Conflict(f"the name {name!r} is taken by another snapshot", hint="choose another, or delete it")
@@ -83,7 +83,7 @@ class Snapshots:
                 lowers=record.lowers,
                 host=record.host,
                 inherited=record.inherited,
-                seed=None if hidden else record.seed,  # nobody goes back to a hidden one
+                seed=None if hidden else record.seed,  # no sandbox is restored to a hidden one
                 hidden=hidden,
                 lease=ProcessId.mine(),
             )
@@ -91,7 +91,7 @@ class Snapshots:
         return announced
 
     def complete(self, made: Kept) -> Kept:
-        """Note that the tree of one that was announced is there."""
+        """Note that the tree of an announced snapshot is complete."""
         size = self._home.storage.used(self.tree(made.id))
         with self._lock():
             # Read again: its parent may have been deleted since.
@@ -109,25 +109,25 @@ class Snapshots:
             raise
 
     def discard(self, snapshot_id: str) -> None:
-        """Remove one that was never complete."""
+        """Remove a snapshot that was never complete."""
         self._remove_tree(self.tree(snapshot_id))
         with self._lock():
             self._path(snapshot_id).unlink(missing_ok=True)
 
     def recorded(self, snapshot_id: str) -> Kept | None:
-        """The record, complete or not; None where there is none that can be read."""
+        """The record of a snapshot, complete or not; None if there is no readable one."""
         try:
             return snapshot_record.read(self._path(snapshot_id))
         except (FileNotFoundError, Corrupted, NewerVersion):
             return None
 
     def add(self, made: Kept) -> None:
-        """Note a hidden one whose tree somebody else fills, or that it is filled now. Raises DiskFull."""
+        """Write the record of a hidden snapshot whose tree the caller fills, or has filled. Raises DiskFull."""
         with self._lock():
             self._write(made)
 
     def release(self, snapshot_ids: Sequence[str]) -> None:
-        """This process uses these hidden ones no longer: what is not complete, and what nothing needs, goes."""
+        """End this process's use of these hidden snapshots: removes those that are incomplete or that nothing needs."""
         for snapshot_id in snapshot_ids:
             with self._lock():
                 record = self.recorded(snapshot_id)
@@ -142,7 +142,7 @@ class Snapshots:
     # -- look
 
     def _all(self) -> Iterator[Kept]:
-        """Every record that can be read."""
+        """Every readable record."""
         for path in self._directory.glob("sn-*.json"):
             try:
                 yield snapshot_record.read(path)
@@ -185,7 +185,7 @@ class Snapshots:
         return record
 
     def _visible(self, snapshot_id: str | None) -> str | None:
-        """The snapshot, or the nearest before it that is not deleted."""
+        """The snapshot, or its nearest ancestor that is not deleted."""
         while snapshot_id is not None:
             record = self.recorded(snapshot_id)
             if record is None:
@@ -199,7 +199,7 @@ class Snapshots:
 
     @contextmanager
     def held(self, snapshot_id: str, *, deleted: bool = False) -> Iterator[Kept]:
-        """A snapshot that nobody removes in the block, `deleted` also one that is hidden.
+        """A snapshot that nobody removes within the block; with `deleted` also a hidden one.
 
         Raises SnapshotNotFound, Corrupted.
         """
@@ -208,7 +208,7 @@ class Snapshots:
         try:
             fd = os.open(self.tree(snapshot_id), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:
-            look(snapshot_id)  # has it gone just now?
+            look(snapshot_id)  # raises if it has just been removed
             raise Corrupted(
                 f"the files of snapshot {snapshot_id} are missing",
                 hint=f"`skerry snapshot rm {snapshot_id}` removes what is left of it",
@@ -217,13 +217,13 @@ class Snapshots:
             try:
                 fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise _not_found(snapshot_id) from None  # somebody is removing it
-            yield self._read(snapshot_id)  # still there, now that it is ours
+                raise _not_found(snapshot_id) from None  # another process is removing it
+            yield self._read(snapshot_id)  # it is still there after we locked it
         finally:
             os.close(fd)
 
     def base(self, record: Kept) -> Base:
-        """What a sandbox begins with that is made from it."""
+        """What a sandbox made from this snapshot begins with."""
         deep = len(snapshots_in(record.lowers)) >= MOST_LAYERS
         return Base(
             template=record.template,
@@ -242,7 +242,7 @@ class Snapshots:
     # -- remove
 
     def delete(self, snapshot_id: str) -> None:
-        """Its children get its parent; what others were made from stays, hidden, until they are gone.
+        """Its children get its parent; a snapshot that others were made from stays, hidden, until they are gone.
 
         Raises SnapshotNotFound.
         """
@@ -253,13 +253,13 @@ class Snapshots:
             try:
                 record = self._read(snapshot_id)
             except Corrupted:
-                self._path(snapshot_id).unlink(missing_ok=True)  # the sweep looks after its tree
+                self._path(snapshot_id).unlink(missing_ok=True)  # the sweep removes its tree
             else:
                 if record.hidden and record.lease is None:
                     raise _not_found(snapshot_id)
                 try:
                     self._hide(record)
-                except DiskFull:  # with no room to note it, what nothing needs goes at once
+                except DiskFull:  # without room for the note, remove what nothing needs at once
                     gone = self._take_away(snapshot_id, None)
                     if gone is None:
                         raise
@@ -273,7 +273,7 @@ class Snapshots:
         self._write(dataclasses.replace(record, hidden=True, name=None, seed=None, lease=None))
 
     def let_go(self, snapshot_ids: Iterable[str]) -> None:
-        """Remove those of these that are hidden and that nothing needs."""
+        """Remove those of these snapshots that are hidden and that nothing needs."""
         waiting, leaving = list(snapshot_ids), []
         with self._lock():
             while waiting:
@@ -295,7 +295,7 @@ class Snapshots:
                 self._remove_tree(tree)
 
     def _take_away(self, snapshot_id: str, record: Kept | None) -> Path | None:
-        """Make a tree that nothing needs unusable; what to remove. The record goes once no sandbox names it."""
+        """Make a tree that nothing needs unusable; returns what to remove. The record goes once no sandbox names it."""
         tree = self.tree(snapshot_id)
         needed, named = self._mentions(snapshot_id)
         if needed:
@@ -310,14 +310,14 @@ class Snapshots:
                 try:
                     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
-                    return None  # somebody is about to use it
+                    return None  # another process is about to use it
                 gone = tree.with_name(f"{_LEAVING}{snapshot_id}")
                 try:
                     tree.rename(gone)
                 except OSError:  # a full disk has no room for a name
                     self._remove_tree(tree)
             if record is not None and named:
-                self._write(dataclasses.replace(record, lowers=()))  # its place among parents is all that is left
+                self._write(dataclasses.replace(record, lowers=()))  # only its place among parents is left
             else:
                 self._path(snapshot_id).unlink(missing_ok=True)
         finally:
@@ -344,16 +344,16 @@ class Snapshots:
         try:
             self._home.storage.remove(tree)
         except FileNotFoundError:
-            pass  # by somebody else at the same time
+            pass  # another process removed it at the same time
 
     def sweep(self) -> None:
-        """Remove what dead processes were making, hidden snapshots that nothing needs, and trees of nobody."""
+        """Remove what dead processes were making, hidden snapshots that nothing needs, and trees without a record."""
         lock = self._lock()
         try:
             if not lock.try_acquire():
-                return  # somebody is at work; there will be another sweep
+                return  # another process is at work; the next sweep does this
             for path in self._directory.glob("sn-*.new"):
-                path.unlink(missing_ok=True)  # written under the lock only
+                path.unlink(missing_ok=True)  # only a holder of the lock writes it
             unfinished = [record.id for record in self._all() if not record.ready and not record.leased]
             for snapshot_id in unfinished:
                 with log_and_continue(f"what was made of snapshot {snapshot_id}"):

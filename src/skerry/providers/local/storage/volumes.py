@@ -1,11 +1,11 @@
 """Volumes: directories of the pool that sandboxes mount and that outlive them.
 
     SKERRY_HOME/volumes/NAME.json      what is known of a volume, as long as it can be used
-    SKERRY_HOME/pool/volumes/NAME      its files; without a record they are what a crash has left, and swept
+    SKERRY_HOME/pool/volumes/NAME      its files; without a record a crash has left them, and the sweep removes them
     SKERRY_HOME/sandboxes/ID/volumes   the names of the volumes a sandbox has, from before it starts until it is gone
 
-The volumes lock protects all of this. Who has a volume is read from the sandboxes' folders each time it matters, so no
-crash can leave a wrong count.
+The volumes lock protects all of this. The sandboxes' folders say which sandboxes have a volume, and are read each time
+it matters, so no crash can leave a wrong count.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from skerry.providers.local.storage import host_layer
 from skerry.providers.local.storage.choose import typed_errors
 
 USER = 1000
-"""Who a new volume, and a directory made for a subpath, belongs to in every sandbox."""
+"""The owner, in every sandbox, of a new volume and of a directory made for a subpath."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +59,7 @@ class Volume:
     size: int | None
     temporary: bool
     taken: bool = False
-    """Whether a sandbox that had it has ended: a temporary one that nobody has had yet waits for its first."""
+    """Whether a sandbox that had it has ended: a temporary volume that no sandbox has had yet waits for its first."""
 
 
 class Volumes:
@@ -88,13 +88,13 @@ class Volumes:
         with self._lock():
             if self._record(name).exists():
                 raise Conflict(f"the name {name!r} is taken by another volume", hint="choose another, or get() it")
-            storage.remove(tree)  # of a create that died before the record was written
+            storage.remove(tree)  # left by a create that died before the record was written
             try:
                 with typed_errors(self._store.home):
                     storage.create(tree, size)
                     tree.chmod(0o755)
                     os.chown(tree, USER, USER)
-                    storage.settle(0)  # no record without its tree, whenever the machine dies
+                    storage.settle(0)  # a record never reaches the disk before its tree
                     self._write(volume)
             except BaseException:
                 storage.remove(tree)
@@ -113,15 +113,15 @@ class Volumes:
             try:
                 found.append(self._info(self._read(name), users.get(name, ())))
             except VolumeNotFound:
-                continue  # deleted meanwhile
+                continue  # it was just deleted
         return found
 
     def delete(self, name: str) -> None:
         self._home.prepare()
         for sandbox_id in self._users().get(name, ()):
-            self._settle(sandbox_id)  # one whose end has come does not count
+            self._settle(sandbox_id)  # a sandbox that is due to end does not count
         with self._lock():
-            if not NAME.fullmatch(name) or not self._record(name).exists():  # a damaged one can be deleted too
+            if not NAME.fullmatch(name) or not self._record(name).exists():  # a damaged volume can be deleted too
                 raise _not_found(name)
             if users := self._users().get(name):
                 raise Conflict(
@@ -134,13 +134,13 @@ class Volumes:
     # -- for sandboxes
 
     def check(self, spec: SandboxSpec, *, host: bool) -> None:
-        """Whether a sandbox could have the volumes it asks for. Raises InvalidArgument, VolumeNotFound, Corrupted."""
+        """Check the volumes that a sandbox asks for. Raises InvalidArgument, VolumeNotFound, Corrupted."""
         check_mounts(spec.volumes, (*RESERVED, *host_layer.mounts()) if host else RESERVED)
         for mount in spec.volumes:
             self._read(mount.name)
 
     def attach(self, record: Record) -> tuple[Mount, ...]:
-        """Note that a sandbox has its volumes, and say what is to be mounted. The caller holds the sandbox's lock.
+        """Note that a sandbox has its volumes, and return what to mount. The caller holds the sandbox's lock.
 
         Raises VolumeNotFound, Corrupted, DiskFull, FileMissing for a subpath that is not there.
         """
@@ -164,7 +164,7 @@ class Volumes:
     def let_go(self, sandbox_id: str) -> None:
         """Note that a sandbox is about to end; `sweep` then removes the temporary volumes that it was the last to have.
 
-        One that never came to be has no record yet, and lets go of nothing.
+        A sandbox that was never complete has no record yet, and releases nothing.
         """
         directory = self._store.directory(sandbox_id)
         if not (directory / "volumes").exists() or not (directory / "record.json").exists():
@@ -230,7 +230,7 @@ class Volumes:
             ) from error
 
     def _take_away(self, name: str) -> Path:
-        """Let a volume vanish at once; its files, which may be many, are then for the caller to remove."""
+        """Remove a volume's record at once; the caller then removes its files, which may be many."""
         self._record(name).unlink(missing_ok=True)
         tree = self._home.storage.volumes / name
         gone = tree.with_name(f".gone-{secrets.token_hex(8)}")
@@ -239,7 +239,7 @@ class Volumes:
         return gone
 
     def _users(self) -> dict[str, tuple[str, ...]]:
-        """For each volume that sandboxes have the ids of these; one that is being made or removed counts."""
+        """For each volume in use, the ids of its sandboxes; one that is being made or removed counts."""
         found: dict[str, tuple[str, ...]] = {}
         for sandbox_id in sorted(self._store.ids()):
             for name in self._had_by(sandbox_id):
@@ -248,7 +248,7 @@ class Volumes:
 
     def _had_by(self, sandbox_id: str) -> set[str]:
         names: set[str] = set()
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # it has none, or has just gone
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # the sandbox has none, or is just gone
             names.update((self._store.directory(sandbox_id) / "volumes").read_text().split())
         with contextlib.suppress(SandboxNotFound, Corrupted, NewerVersion):  # then the list is what counts
             names.update(mount.name for mount in self._store.read(sandbox_id).spec.volumes)
@@ -267,7 +267,7 @@ class Volumes:
 
 
 def _walk(tree: Path, mount: VolumeMount) -> None:
-    """See that the subpath is there, make it for a mount that may write. Links are not followed.
+    """Check that the subpath exists, or make it for a writable mount. Follows no links.
 
     Raises FileMissing, NotADirectory, OSError.
     """
@@ -290,7 +290,7 @@ def _step(directory: int, part: str, mount: VolumeMount, flags: int) -> int:
         return os.open(part, flags, dir_fd=directory)
     except FileNotFoundError:
         if mount.read_only:
-            text = f"volume {mount.name!r} has no directory {mount.subpath!r}, and a read-only mount makes none"
+            text = f"volume {mount.name!r} has no directory {mount.subpath!r}, and a read-only mount does not make it"
             raise FileMissing(text, errno=errno.ENOENT) from None
     except OSError as error:
         if error.errno not in (errno.ENOTDIR, errno.ELOOP):
@@ -300,7 +300,7 @@ def _step(directory: int, part: str, mount: VolumeMount, flags: int) -> int:
     try:
         os.mkdir(part, 0o755, dir_fd=directory)
     except FileExistsError:
-        return os.open(part, flags, dir_fd=directory)  # another sandbox was quicker
+        return os.open(part, flags, dir_fd=directory)  # another sandbox has just made it
     made = os.open(part, flags, dir_fd=directory)
     os.fchown(made, USER, USER)
     return made
