@@ -42,7 +42,7 @@ class FilesConformance(Conformance):
         assert await sandbox.files.read(f"{directory}/x") == data
 
     async def test_text_is_utf_8(self, sandbox: AsyncSandbox, directory: str) -> None:
-        """Text goes in and out unchanged, and what is no text is not guessed."""
+        """Text goes in and out unchanged, and what is not text is not guessed."""
         await sandbox.files.write(f"{directory}/t", "grüße\r\n\u2028€")
         assert await sandbox.files.read_text(f"{directory}/t") == "grüße\r\n\u2028€"
         await sandbox.files.write(f"{directory}/b", b"\xff")
@@ -50,7 +50,7 @@ class FilesConformance(Conformance):
             await sandbox.files.read_text(f"{directory}/b")
 
     async def test_missing_directories_are_made_on_request_only(self, sandbox: AsyncSandbox, directory: str) -> None:
-        """`parents=False` means it."""
+        """`parents=False` makes no directories."""
         await sandbox.files.write(f"{directory}/a/b/c", b"deep")
         assert await sandbox.files.read(f"{directory}/a/b/c") == b"deep"
         with pytest.raises(FileMissing):
@@ -214,7 +214,7 @@ class FilesConformance(Conformance):
         assert len({one, two, three}) == 3
 
     async def test_rename_replaces_in_one_step_or_refuses(self, sandbox: AsyncSandbox, directory: str) -> None:
-        """With `overwrite=False` what is there stays."""
+        """With `overwrite=False` an existing file stays."""
         await sandbox.files.write(f"{directory}/a", b"a")
         await sandbox.files.write(f"{directory}/b", b"b")
         with pytest.raises(AlreadyExists):
@@ -235,7 +235,7 @@ class FilesConformance(Conformance):
         assert await sandbox.files.read(f"{directory}/kept/file") == b"kept"
 
     async def test_mkdir_again_is_fine_unless_it_must_be_new(self, sandbox: AsyncSandbox, directory: str) -> None:
-        """`parents=False` makes one directory, which must not be there."""
+        """`parents=False` makes one directory, which must not exist yet."""
         await sandbox.files.mkdir(f"{directory}/a/b")
         await sandbox.files.mkdir(f"{directory}/a/b")
         with pytest.raises(AlreadyExists):
@@ -285,7 +285,7 @@ class FilesConformance(Conformance):
                 await sandbox.files.read(path)
 
     async def test_a_fifo_does_not_hang_a_reader(self, sandbox: AsyncSandbox, directory: str) -> None:
-        """harbor-framework/harbor#2054: opening what is no regular file must be refused, not wait for ever."""
+        """harbor-framework/harbor#2054: opening what is not a regular file must be refused, not wait for ever."""
         await sandbox.exec(["mkfifo", f"{directory}/fifo"], check=True)
         for operation in (sandbox.files.read, lambda path: sandbox.files.append(path, b"x")):
             with pytest.raises(NotAFile), anyio.fail_after(20):

@@ -85,7 +85,7 @@ class GitConformance(Conformance):
         assert await sandbox.git.diff(work, staged=True) == ""
 
     async def test_what_is_no_repository_is_told(self, sandbox: AsyncSandbox, directory: str) -> None:
-        """Errors of their own for no repository, no directory and a clone of nothing, which leaves nothing."""
+        """Specific errors for no repository, no directory and a clone of nothing, which leaves nothing."""
         with pytest.raises(RepositoryNotFound):
             await sandbox.git.status("/")
         with pytest.raises(FileMissing):

@@ -1,4 +1,4 @@
-"""Watching: who looks at a directory learns of every change in it."""
+"""Watching: a client that watches a directory learns of every change in it."""
 
 from __future__ import annotations
 

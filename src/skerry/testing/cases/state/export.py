@@ -85,7 +85,7 @@ class PortableConformance(Conformance):
     async def test_a_damaged_or_cut_file_makes_no_sandbox(
         self, fresh: Fresh, attempt: Fresh, provider: Provider
     ) -> None:
-        """A typed error, and nothing is left of it."""
+        """A damaged or cut file is a typed error and leaves nothing."""
         source = await fresh()
         await source.exec("head -c 200000 /dev/urandom > data", check=True)
         data = await source.export_state()
@@ -98,7 +98,7 @@ class PortableConformance(Conformance):
         assert [info.id for info in await provider.list()] == before
 
     async def test_an_encrypted_file_needs_its_key(self, fresh: Fresh, attempt: Fresh) -> None:
-        """Nothing of it can be read without; another key is told from a damaged file."""
+        """Nothing of the file can be read without its key; a wrong key is told apart from a damaged file."""
         source = await fresh()
         await source.files.write("file", b"content")
         data = await source.export_state(key=KEY)
@@ -108,7 +108,7 @@ class PortableConformance(Conformance):
         assert await (await fresh(import_state=data, key=KEY)).files.read("file") == b"content"
 
     async def test_secrets_are_not_in_it(self, fresh: Fresh) -> None:
-        """A secret is of its sandbox alone."""
+        """A secret belongs to its sandbox alone."""
         source = await fresh(secrets={"TOKEN": "s3cret-value"})
         copy = await fresh(import_state=await source.export_state())
         assert (await copy.exec("echo [$TOKEN]")).stdout == "[]\n"
@@ -173,7 +173,7 @@ class ArchivableConformance(Conformance):
         assert await sandbox.files.read("file") == b"x"
 
     async def test_one_that_is_not_there_is_not_found(self, provider: Provider) -> None:
-        """An unknown id is an error of its own."""
+        """An unknown id is a specific error."""
         assert isinstance(provider, Archivable)
         for call in (provider.archive, provider.unarchive):
             with pytest.raises(SandboxNotFound):

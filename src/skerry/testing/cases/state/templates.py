@@ -89,7 +89,7 @@ class TemplatesConformance(Conformance):
     async def test_a_step_that_fails_is_named_and_leaves_nothing(
         self, templates: AsyncTemplates, attempt: Fresh, base: str
     ) -> None:
-        """The error has the step and its last words; there is no such template then."""
+        """The error has the step and the end of its output; then there is no such template."""
         with pytest.raises(TemplateBuildFailed) as caught:
             await templates.build(_script("conformance-fails", base, "true", "echo last words >&2; exit 9"))
         assert caught.value.step.startswith("script 2")
