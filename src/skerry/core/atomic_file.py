@@ -1,4 +1,4 @@
-"""Replaces small files as a whole: every record goes through here. docs/design/storage.md says which are flushed."""
+"""Replaces small files as a whole; every record is written here. docs/design/storage.md says which are flushed."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 
 def replace_file(path: Path, data: bytes, *, flush: bool) -> None:
-    """A reader sees the old content or the new one, whoever dies at it; `flush`: also when the machine does.
+    """A reader sees the old content or the new, even if the writer dies; with `flush`, even if the machine does.
 
-    Nobody else may write `path` meanwhile. Raises OSError; the old content stays then.
+    Nothing else may write `path` at the same time. Raises OSError; then the old content stays.
     """
     temporary = path.with_suffix(".new")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -31,7 +31,7 @@ def replace_file(path: Path, data: bytes, *, flush: bool) -> None:
 
 
 def flush_directory(path: Path) -> None:
-    """The names in a directory are on disk. Raises OSError."""
+    """Flush the names in a directory to disk. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
