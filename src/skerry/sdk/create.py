@@ -75,13 +75,13 @@ class CreateOptions(SpecOptions, BeginningOptions, total=False):
     encrypted: bool
     """No provider encrypts live disks: True raises Unsupported."""
     ports: object
-    """Has no feature yet: anything but None raises Unsupported."""
+    """Not supported yet: anything but None raises Unsupported."""
     region: object
-    """Has no feature yet: anything but None raises Unsupported."""
+    """Not supported yet: anything but None raises Unsupported."""
     target: object
-    """Has no feature yet: anything but None raises Unsupported."""
+    """Not supported yet: anything but None raises Unsupported."""
     options: object
-    """Has no feature yet: anything but None raises Unsupported."""
+    """Not supported yet: anything but None raises Unsupported."""
 
 
 DEFAULTS: Mapping[str, object] = {

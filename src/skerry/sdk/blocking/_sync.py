@@ -931,7 +931,7 @@ class Git:
     ) -> None:
         """Send a branch, by default the one checked out, to the branch of that name.
 
-        `force` replaces commits of the remote, unless it has others than were last seen here.
+        `force` replaces commits of the remote, unless the remote has commits that were not seen here before.
         """
         run(
             self._inner.push(

@@ -73,7 +73,7 @@ class Query:
 def compile_pattern(pattern: object, *, regex: bool, ignore_case: bool = False) -> re.Pattern[str]:
     """Raises InvalidArgument for an invalid regular expression."""
     if not isinstance(pattern, str) or not pattern:
-        raise InvalidArgument(f"the pattern must be a text that is not empty, not {pattern!r}")
+        raise InvalidArgument(f"the pattern must be text and not empty, not {pattern!r}")
     try:
         return re.compile(pattern if regex else re.escape(pattern), re.IGNORECASE if ignore_case else 0)
     except re.error as error:

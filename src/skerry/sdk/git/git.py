@@ -176,7 +176,7 @@ class AsyncGit:
     ) -> None:
         """Send a branch, by default the one checked out, to the branch of that name.
 
-        `force` replaces commits of the remote, unless it has others than were last seen here.
+        `force` replaces commits of the remote, unless the remote has commits that were not seen here before.
         """
         what = "HEAD" if branch is None else _name(branch, "branch")
         login = await self._login(path, remote, username, password, user, push=True)

@@ -20,7 +20,7 @@ from skerry.wire import Attach, Attached, Start
 Since = int | tuple[int, int]
 """Bytes to leave out of each stream, or an offset in stdout and one in stderr; -1 is "only what comes".
 
-Of a stream that has written less than the one number so far, all of that is left out and nothing that comes later."""
+If a stream has written less than the one number, all of that is left out, and nothing that comes later."""
 
 
 class AsyncProcess:

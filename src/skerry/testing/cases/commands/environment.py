@@ -25,7 +25,7 @@ class EnvConformance(Conformance):
         assert await sandbox.env.get("GREETING") == "grüß dich\n$HOME"
 
     async def test_a_variable_set_later_holds_from_then_on(self, sandbox: AsyncSandbox) -> None:
-        """One by one or several at once."""
+        """Variables can be set one by one or several at once."""
         await sandbox.env.set("A", "1")
         await sandbox.env.set({"B": "2", "C": ""})
         assert (await sandbox.exec("echo $A $B ${C-unset}.")).stdout == "1 2 .\n"

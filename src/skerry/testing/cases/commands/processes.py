@@ -45,7 +45,7 @@ class ProcessesConformance(Conformance):
         assert (await process.wait()).signal == signal.SIGKILL
 
     async def test_its_end_is_reported_with_all_its_output(self, sandbox: AsyncSandbox) -> None:
-        """Exit code and both streams, as for a command that was waited for."""
+        """The result has the exit code and both streams, as for a command that was waited for."""
         process = await sandbox.processes.spawn("seq 1 1000; echo e >&2; exit 7")
         result = await process.wait()
         assert (result.exit_code, result.stderr) == (7, "e\n")
@@ -188,7 +188,7 @@ class ProcessesConformance(Conformance):
             await process.kill(0)
 
     async def test_killing_what_has_ended_does_nothing(self, sandbox: AsyncSandbox) -> None:
-        """It may end by itself at any moment, also right before the kill; an unknown one is an error."""
+        """A process may end by itself at any moment, also right before the kill; an unknown one is an error."""
         process = await sandbox.processes.spawn("exit 3")
         await ended(process)
         await process.kill()

@@ -188,7 +188,7 @@ class TerminalsConformance(Conformance):
             await terminal.resize(80, 24)
 
     async def test_the_list_has_terminals_and_only_those(self, fresh: Fresh) -> None:
-        """With size, state and how much they have shown; background processes have their own list."""
+        """The list has size, state and how much each has shown; background processes have their own list."""
         sandbox = await fresh()
         await sandbox.processes.spawn("sleep 1000")
         terminal = await sandbox.terminals.create(["sh", "-c", "echo hi; exec sleep 1000"], cols=90, rows=30)

@@ -28,7 +28,7 @@ class TimeoutsConformance(Conformance):
         assert 0.95 <= result.duration < 20
 
     async def test_check_makes_a_timeout_an_error(self, sandbox: AsyncSandbox) -> None:
-        """It is a TimeoutError, and has the result."""
+        """The error is a TimeoutError, and has the result."""
         with pytest.raises(ExecTimeout) as late:
             await sandbox.exec("echo so far; sleep 1000", timeout=1.0, check=True)
         assert late.value.result.stdout == "so far\n"

@@ -121,7 +121,7 @@ class FilesConformance(Conformance):
             await sandbox.files.read(f"{directory}/huge", max_bytes=1000)
 
     async def test_append_adds_to_the_end(self, sandbox: AsyncSandbox, directory: str) -> None:
-        """In place: the file stays the same one, and a missing one is made."""
+        """Appending works in place: the file stays the same one, and a missing one is made."""
         one = await sandbox.files.append(f"{directory}/log", b"one\n")
         two = await sandbox.files.append(f"{directory}/log", "two\n")
         assert await sandbox.files.read(f"{directory}/log") == b"one\ntwo\n"
@@ -161,7 +161,7 @@ class FilesConformance(Conformance):
             await sandbox.files.read(f"{directory}/secret", user="nobody")
 
     async def test_a_list_is_sorted_and_has_all(self, sandbox: AsyncSandbox, directory: str) -> None:
-        """Also of a directory with very many entries, and of an empty one."""
+        """A list is complete, also for a directory with very many entries and for an empty one."""
         assert await sandbox.files.list(directory) == []
         await sandbox.exec("seq 1 1200 | xargs touch", cwd=directory, check=True)
         names = [entry.path for entry in await sandbox.files.list(directory)]
@@ -197,7 +197,7 @@ class FilesConformance(Conformance):
         assert printed.stdout.split() == [str(int(info.mtime)), str(info.inode), str(info.uid)]
 
     async def test_exists_tells_a_link_to_nothing_from_a_file(self, sandbox: AsyncSandbox, directory: str) -> None:
-        """It answers for what the name leads to."""
+        """`exists` answers for what the name leads to."""
         await sandbox.files.symlink(f"{directory}/dangling", "nowhere")
         await sandbox.files.write(f"{directory}/x", b"")
         assert await sandbox.files.exists(f"{directory}/x")
@@ -244,7 +244,7 @@ class FilesConformance(Conformance):
             await sandbox.files.mkdir(f"{directory}/x/y", parents=False)
 
     async def test_overwrite_false_keeps_what_is_there(self, sandbox: AsyncSandbox, directory: str) -> None:
-        """Of many who create the same file at once, exactly one wins."""
+        """Of many clients that create the same file at once, exactly one wins."""
         won: list[int] = []
 
         async def claim(number: int) -> None:

@@ -114,7 +114,7 @@ class PortableConformance(Conformance):
         assert (await copy.exec("echo [$TOKEN]")).stdout == "[]\n"
 
     async def test_what_its_target_raises_ends_an_export(self, fresh: Fresh) -> None:
-        """And the sandbox keeps running."""
+        """The caller's error ends the export, and the sandbox keeps running."""
 
         class Full(io.BytesIO):
             def write(self, data: object) -> int:
@@ -154,7 +154,7 @@ class ArchivableConformance(Conformance):
         assert (await sandbox.exec("echo $A$B")).stdout == "12\n"
 
     async def test_the_next_command_starts_it(self, fresh: Fresh) -> None:
-        """As one that is stopped."""
+        """A command starts an archived sandbox as it starts a stopped one."""
         sandbox = await fresh()
         await sandbox.files.write("file", b"x")
         await sandbox.archive()
@@ -180,7 +180,7 @@ class ArchivableConformance(Conformance):
                 await call("sb-0000000000")
 
     async def test_destroyed_it_is_gone(self, fresh: Fresh, provider: Provider) -> None:
-        """Its archive goes with it."""
+        """A destroyed sandbox takes its archive with it."""
         sandbox = await fresh()
         await sandbox.archive()
         await sandbox.destroy()

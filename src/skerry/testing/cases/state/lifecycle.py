@@ -68,7 +68,7 @@ class LifecycleConformance(Conformance):
         await sandbox.files.remove(above, recursive=True, user="root")
 
     async def test_a_working_directory_that_is_a_file_is_refused(self, fresh: Fresh) -> None:
-        """And no sandbox is left in which no command could run."""
+        """No sandbox is left in which no command could run."""
         with pytest.raises(NotADirectory):
             await fresh(workdir="/etc/passwd")
 

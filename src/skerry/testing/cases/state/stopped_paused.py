@@ -169,7 +169,7 @@ class StoppingConformance(Conformance):
         assert (await sandbox.exec("echo $A$B; cat kept")).stdout == "13\ndata"
 
     async def test_a_restart_that_cannot_be_honoured_stops_nothing(self, fresh: Fresh) -> None:
-        """What is refused is refused first."""
+        """A restart that is refused is refused before the sandbox stops."""
         sandbox = await fresh(secrets={"KEY": "x"})
         process = await sandbox.processes.spawn("sleep 600")
         with pytest.raises(QuotaExceeded):
@@ -181,7 +181,7 @@ class StoppingConformance(Conformance):
         assert (await process.poll()).status == "running"
 
     async def test_a_reset_leaves_files_but_no_process_and_no_variable(self, fresh: Fresh) -> None:
-        """As at its creation, but for what was written."""
+        """A reset sandbox is as at its creation, except for the files that were written."""
         sandbox = await fresh(env={"A": "1"})
         await sandbox.files.write("kept", b"data")
         await sandbox.env.set("A", "2")
@@ -273,7 +273,7 @@ class PausingConformance(Conformance):
         await until(further)
 
     async def test_a_command_that_was_running_goes_on(self, fresh: Fresh) -> None:
-        """Its client waits for it and gets all of its output."""
+        """The command's client waits for it and gets all of its output."""
         sandbox = await fresh()
         results: list[str] = []
 
@@ -290,7 +290,7 @@ class PausingConformance(Conformance):
         assert results == ["done\n"]
 
     async def test_a_call_resumes_it_unless_that_is_not_wanted(self, fresh: Fresh, provider: Provider) -> None:
-        """As with one that is stopped."""
+        """A call resumes a paused sandbox as it starts a stopped one."""
         sandbox = await fresh()
         await sandbox.pause()
         with pytest.raises(SandboxStopped):
@@ -313,7 +313,7 @@ class PausingConformance(Conformance):
             await sandbox.resume()
 
     async def test_a_paused_one_is_destroyed_at_once(self, fresh: Fresh, provider: Provider) -> None:
-        """What is frozen still dies."""
+        """A paused sandbox can be destroyed, too."""
         sandbox = await fresh()
         await sandbox.processes.spawn("sleep 600")
         await sandbox.pause()

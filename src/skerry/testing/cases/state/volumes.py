@@ -147,7 +147,7 @@ class VolumesConformance(Conformance):
     async def test_a_temporary_one_goes_with_its_last_sandbox(
         self, provider: Provider, make: Make, fresh: Fresh
     ) -> None:
-        """Not before."""
+        """A temporary volume goes with its last sandbox, and not before."""
         volumes, made = AsyncVolumes(provider), await make(temporary=True)
         first, second = await fresh(volumes={"/data": made.name}), await fresh(volumes={"/data": made.name})
         await first.destroy()
