@@ -1,4 +1,4 @@
-"""Doors that load what is behind them when it is first used: `import skerry` and `skerry --help` stay quick."""
+"""Packages that import a name when it is first used, so that `import skerry` and `skerry --help` stay quick."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 
 def lazy(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """The `__getattr__` and `__dir__` of a package: `modules` names, by module inside it, what each one provides."""
+    """The `__getattr__` and `__dir__` of a package; `modules` maps each of its modules to the names it provides."""
     homes = {name: module for module, names in modules.items() for name in names.split()}
 
     def get(name: str) -> object:

@@ -32,7 +32,7 @@ class SandboxClient:
 
     @property
     def api(self) -> Api:
-        """A new one; close it. Raises Unauthenticated where there is no server."""
+        """A new HTTP client, which the caller closes. Raises Unauthenticated where there is no server."""
         return Api(self.login or find_login())
 
 
@@ -62,7 +62,7 @@ def get_sandbox(client: SandboxClient, id_or_name: str) -> Sandbox:
 
 
 def list_sandboxes(client: SandboxClient, *, labels: Mapping[str, str] | None = None) -> SandboxPage:
-    """All that have these labels."""
+    """All sandboxes that have these labels."""
     return Sandbox.list(labels=labels, provider=client.provider)
 
 

@@ -62,7 +62,7 @@ def test_a_third_party_derives_a_class_and_passes(tmp_path: Path) -> None:
 def test_what_is_not_offered_is_neither_passed_nor_failed(tmp_path: Path) -> None:
     done = run_pytest(tmp_path, "MemoryProvider", "ResizableConformance")
     assert done.returncode == 0, done.stdout
-    assert "not offered: memory has not the capability resizable" in done.stdout
+    assert "not offered: memory does not have the capability resizable" in done.stdout
     assert re.search(r"^\d+ skipped", done.stdout, re.MULTILINE)
 
 

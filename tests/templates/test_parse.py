@@ -198,7 +198,7 @@ def test_a_link_inside_a_directory_of_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "site").mkdir()
     (tmp_path / "site/passwd").symlink_to("/etc/passwd")
     (tmp_path / "template.yaml").write_text("name: a\nfiles:\n  .: {source: site}\n")
-    with pytest.raises(InvalidArgument, match="no regular file"):
+    with pytest.raises(InvalidArgument, match="not a regular file"):
         load(tmp_path)
 
 
@@ -207,7 +207,7 @@ def test_a_directory_behind_a_link_is_refused(tmp_path: Path) -> None:
     (tmp_path / "site/a").write_text("a")
     (tmp_path / "site/etc").symlink_to("/etc")
     (tmp_path / "template.yaml").write_text("name: a\nfiles:\n  .: {source: site}\n")
-    with pytest.raises(InvalidArgument, match=r"line 3: files\.\.: etc is no regular file"):
+    with pytest.raises(InvalidArgument, match=r"line 3: files\.\.: etc is not a regular file"):
         load(tmp_path)
 
 

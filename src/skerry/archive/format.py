@@ -78,7 +78,7 @@ def layer_prefix(index: int) -> bytes:
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """Raises InvalidArgument for data that is no JSON, or too much of it."""
+    """Raises InvalidArgument for data that is not JSON, or is too large."""
     try:
         text = json.dumps(
             {

@@ -94,11 +94,11 @@ class Key:
         raise InvalidArgument("a key is given as file:PATH, env:NAME or command:PROGRAM", hint=_FORMS)
 
     def secret(self) -> bytes:
-        """The 32 bytes, to store them; whoever calls this keeps them safe."""
+        """The 32 bytes, to store them; the caller keeps them safe."""
         return self._bytes
 
     def hex(self) -> str:
-        """As text for a file or a variable; whoever calls this keeps it safe."""
+        """The key as text for a file or a variable; the caller keeps it safe."""
         return self._bytes.hex()
 
     def __repr__(self) -> str:
@@ -111,7 +111,7 @@ class Key:
         return hash(self._bytes)
 
     def __reduce__(self) -> str:
-        raise TypeError("a key is not pickled")
+        raise TypeError("a key cannot be pickled")
 
 
 def _parse(text: bytes, where: str) -> bytes:

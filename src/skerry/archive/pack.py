@@ -36,7 +36,7 @@ class Packer:
         self._size = 0
 
     def layer(self, root: int, prefix: bytes) -> None:
-        """All of a directory, which is closed. Raises Unsupported, Conflict or OSError."""
+        """Add all of a directory, and close it. Raises Unsupported, Conflict or OSError."""
         first: dict[tuple[int, int], bytes] = {}  # where a file with several names was met first
         with contextlib.closing(walk_tree(root)) as entries:
             for found in entries:
@@ -64,13 +64,13 @@ class Packer:
             self._other(found, path, _TYPES[kind])
 
     def plain(self, path: bytes, data: bytes) -> None:
-        """A member of the archive's own; it is in the ledger too."""
+        """Add a member that describes the archive itself; it is in the ledger too."""
         header = tar.encode(Member(path, tar.FILE, size=len(data)))
         self.ledger.add(path, header, hashlib.sha256(data))
         self._put(header, data, tar.padding(len(data)))
 
     def end_block(self) -> None:
-        """What is in the ledger goes out."""
+        """Write out what is in the ledger."""
         path, data = self.ledger.close_block()
         self._put(tar.encode(Member(path, tar.FILE, size=len(data))), data, tar.padding(len(data)))
 

@@ -36,7 +36,7 @@ _PROGRESS = 512 * 1024
 def open_archive(source: BinaryIO, *, key: Key | bytes | str | None = None) -> Iterator[Archive]:
     """An archive whose `manifest` is read and whose layers wait. `source` needs no more than `read`, and stays open.
 
-    Raises InvalidArgument for something that is no archive, or that is not encrypted though a key is given;
+    Raises InvalidArgument for something that is not an archive, or is not encrypted though a key is given;
     Unauthenticated for a wrong or missing key; Unsupported for a later format; Corrupted for a damaged one.
     """
     secret = Key.of(key) if key is not None else None
@@ -59,9 +59,9 @@ class Archive:
         try:
             member = tar.decode(header, b"")
         except Corrupted as error:
-            raise InvalidArgument(f"this is no archive of a sandbox: {error}") from error
+            raise InvalidArgument(f"this is not an archive of a sandbox: {error}") from error
         if member != Member(MANIFEST, tar.FILE, size=member.size):
-            raise InvalidArgument("this is no archive of a sandbox: it does not begin with a manifest")
+            raise InvalidArgument("this is not an archive of a sandbox: it does not begin with a manifest")
         data = _read_plain(source, member, MAX_MANIFEST)
         self._ledger.add(MANIFEST, header, hashlib.sha256(data))
         self.manifest = decode_manifest(data)
@@ -73,9 +73,9 @@ class Archive:
         limits: Limits | None = None,
         on_progress: Callable[[int], None] | None = None,
     ) -> Totals:
-        """Write each layer, top first, into a directory of its own, which must be empty and which nobody else uses.
+        """Write each layer, top first, into its own directory, which must be empty and not in use.
 
-        Nothing in them may be used before this has returned: the last bytes of an archive vouch for the first. After
+        Nothing in them may be used before this has returned: the last bytes of an archive verify the first. After
         any error the directories are empty again. `on_progress` gets the bytes of content so far; what it raises stops
         the work. Works once.
 
@@ -105,7 +105,7 @@ class Archive:
         return totals
 
     def verify(self, *, on_progress: Callable[[int], None] | None = None) -> Totals:
-        """Read it to its end as `unpack` does, and write nothing. Works once, and not beside `unpack`.
+        """Read the archive to its end as `unpack` does, and write nothing. Works once, and not beside `unpack`.
 
         Raises Corrupted for an archive that is cut short or altered, InvalidArgument the second time.
         """
@@ -179,7 +179,7 @@ class _Unpacking:
         self._tell(BLOCK)
 
     def _spend(self, size: int) -> None:
-        """Before so many bytes of content are written."""
+        """Called before this many bytes of content are written."""
         limit = self._limits.max_bytes
         self._ledger.content_bytes += size
         if limit is not None and self._ledger.content_bytes > limit:
@@ -202,7 +202,7 @@ class _Unpacking:
         if data != encode_totals(totals):
             raise Corrupted("the archive does not hold what it counts")
         if self._source.read(2 * BLOCK) != tar.END:
-            raise Corrupted("the archive goes on after its end")
+            raise Corrupted("the archive continues after its end")
         self._source.finish()
         return totals
 
@@ -222,7 +222,7 @@ def _read_member(source: Source) -> tuple[Member, bytes]:
 
 
 def _read_plain(source: Source, member: Member, most: int) -> bytes:
-    """The content of a member of the archive's own."""
+    """The content of a member that describes the archive itself."""
     if member != Member(member.path, tar.FILE, size=member.size) or member.size > most:
         raise Corrupted(f"{member.path[:200]!r} in the archive is not as Skerry writes it")
     data = source.read(member.size)

@@ -66,9 +66,10 @@ class Sink:
 
 
 class Source:
-    """Gives the tar stream back; `finish` sees that the file ends where it should.
+    """Gives the tar stream back; `finish` checks that the file ends where it should.
 
-    Raises InvalidArgument for what is no archive, Unauthenticated for a wrong or missing key, Corrupted for the rest.
+    Raises InvalidArgument for what is not an archive, Unauthenticated for a wrong or missing key, Corrupted for the
+    rest.
     """
 
     def __init__(self, source: BinaryIO, *, key: Key | None) -> None:
@@ -87,7 +88,7 @@ class Source:
     def _open(self, key: Key | None) -> Callable[[], bytes]:
         head = self._read(len(crypt.MAGIC))
         if not head:
-            raise InvalidArgument("this is no archive: it is empty")
+            raise InvalidArgument("this is not an archive: it is empty")
         if head == crypt.MAGIC:
             if key is None:
                 raise Unauthenticated("this archive is encrypted", hint="give the key that was used to write it")
@@ -96,7 +97,7 @@ class Source:
         if len(head) < len(crypt.MAGIC) and (crypt.MAGIC.startswith(head) or ZSTD_MAGIC.startswith(head[:4])):
             raise Corrupted("the archive ends within its first bytes")
         if not head.startswith(ZSTD_MAGIC):
-            raise InvalidArgument("this is no archive of a sandbox", hint="`skerry export` writes them")
+            raise InvalidArgument("this is not an archive of a sandbox", hint="`skerry export` writes them")
         if key is not None:
             raise InvalidArgument(
                 "this archive is not encrypted, though a key is given",
@@ -106,7 +107,7 @@ class Source:
         return lambda: self._source.read(_READ) or b""
 
     def read(self, size: int) -> bytes:
-        """Exactly so many bytes of the tar stream."""
+        """Exactly this many bytes of the tar stream."""
         at, end = self._from, self._from + size
         if end > len(self._buffer):
             self._fill(size)
@@ -122,7 +123,7 @@ class Source:
             if any(rest):
                 break
         if any(rest):
-            raise Corrupted("the archive goes on after its end")
+            raise Corrupted("the archive continues after its end")
         end = self._at - len(self._zstd.unused_data)
         self._seal.update(self._compressed[:end])
         seal = self._compressed[end:]

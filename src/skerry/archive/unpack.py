@@ -73,7 +73,7 @@ class Layer:
         if member.uid > self._limits.max_id or member.gid > self._limits.max_id or member.mode > _MAX_MODE:
             raise Corrupted(f"{member.path[:200]!r} in the archive has an impossible owner or mode")
         if member.type != tar.FILE and (member.size or member.real_size is not None):
-            raise Corrupted(f"{member.path[:200]!r} in the archive has content, though it is no file")
+            raise Corrupted(f"{member.path[:200]!r} in the archive has content, though it is not a file")
         if not all(overlay.may_be_set(name) for name, _ in member.xattrs):
             raise Corrupted(f"{member.path[:200]!r} in the archive has an attribute that no sandbox can set")
         if not self._levels:
@@ -94,7 +94,7 @@ class Layer:
         return False
 
     def settle(self) -> None:
-        """The directories that are still open get what is theirs."""
+        """Give the directories that are still open their attributes."""
         while self._levels:
             self._leave()
 
@@ -129,7 +129,7 @@ class Layer:
         path = member.path
         if member.type == tar.DIRECTORY:
             if path[-1:] != b"/":
-                raise Corrupted(f"{path[:200]!r} in the archive is no name of a directory")
+                raise Corrupted(f"{path[:200]!r} in the archive is not the name of a directory")
             path = path[:-1]
         directory, slash, name = path.rpartition(b"/")
         prefix = directory + slash
@@ -226,7 +226,7 @@ class Layer:
 
 def _check_name(name: bytes, path: bytes, *, extra: int = 0) -> None:
     if name in (b"", b".", b"..") or b"/" in name or b"\0" in name or len(name) > MAX_NAME + extra:
-        raise Corrupted(f"{path[:200]!r} in the archive is no possible name")
+        raise Corrupted(f"{path[:200]!r} in the archive is not a possible name")
 
 
 def _fill(fd: int, member: Member, content: Content) -> None:

@@ -36,11 +36,11 @@ def write_archive(
 ) -> ArchiveInfo:
     """Write the layers, top first, and what `manifest` says about them. `target` needs no more than `write`.
 
-    A layer is a directory, or a descriptor of one, that nothing writes to meanwhile. Sockets are left out and counted.
-    `on_progress` gets the bytes of content so far, about every half megabyte of them; what it raises stops the work.
-    After an error `target` holds a part that no reader accepts; removing it is up to the caller.
+    A layer is a directory, or a descriptor of one, that nothing writes to in the meantime. Sockets are left out and
+    counted. `on_progress` gets the bytes of content so far, about every half megabyte of them; what it raises stops the
+    work. After an error `target` holds a part that no reader accepts; removing it is up to the caller.
 
-    Raises InvalidArgument for a manifest that is no JSON or a bad key; Unsupported for what no archive can hold (a
+    Raises InvalidArgument for a manifest that is not JSON or a bad key; Unsupported for what no archive can hold (a
     device, an overlay's redirect, an owner no sandbox has); Conflict for a file that changes while it is read;
     DiskFull and other FileErrors.
     """

@@ -1,4 +1,4 @@
-"""Addresses that are not on the public Internet: what sandboxes with a network, and webhooks, do not reach."""
+"""Addresses outside the public Internet, which neither sandboxes with a network nor webhooks reach."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PRIVATE_IPV6 = tuple(
 
 
 def is_public(text: str) -> bool:
-    """Whether an address, with a zone or not, is in no private or otherwise special range. Raises ValueError."""
+    """Whether an address, with or without a zone, is outside every private and special range. Raises ValueError."""
     address = ip_address(text.partition("%")[0])
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
         address = address.ipv4_mapped

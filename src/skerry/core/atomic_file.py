@@ -1,4 +1,4 @@
-"""Replaces small files as a whole: every record goes through here. docs/design/storage.md says which are flushed."""
+"""Replaces small files as a whole; every record is written here. docs/design/storage.md says which are flushed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def replace_file(path: Path, data: bytes, *, flush: bool, mode: int = 0o600, sev
 
 
 def flush_directory(path: Path) -> None:
-    """The names in a directory are on disk. Raises OSError."""
+    """Flush the names in a directory to disk. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

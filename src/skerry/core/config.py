@@ -56,13 +56,13 @@ def check_seconds(value: float, what: str = "timeout") -> float:
 
 
 LEAST_MEMORY = 4 * 10**6
-"""Bytes: with less a sandbox may start, and no command runs in it."""
+"""Bytes: with less, a sandbox may start, but no command runs in it."""
 LEAST_PIDS = 8
 """The runtime and the agent need some of them while a sandbox and its commands start."""
 
 
 def check_least(*, memory: int | None, pids: int | None) -> None:
-    """Raises InvalidArgument for limits with which nothing works."""
+    """Raises InvalidArgument for limits that are too small for any sandbox."""
     if memory is not None and memory < LEAST_MEMORY:
         least = human_size(LEAST_MEMORY)
         raise InvalidArgument(f"{human_size(memory)} of memory is too little: a sandbox needs {least} or more")

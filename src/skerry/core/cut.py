@@ -1,4 +1,4 @@
-"""Text of output that is not complete: with a mark where bytes were left out."""
+"""The text of incomplete output, with a mark where bytes were left out."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Cut:
 def text_of(data: bytes, cut: Cut | None) -> str:
     """The bytes as text, with a mark such as `[… 588,695 bytes left out …]` at the cut; what is not UTF-8 is replaced.
 
-    The mark is a line of its own: the torn lines around it are left out and counted in it, so that no line of the
-    text is half of one. In a line longer than MAX_PARTIAL it stands inside the line. Nothing kept is no text.
+    The mark is a separate line. The torn lines around it are left out and counted in it, so that the text has no half
+    lines. In a line longer than MAX_PARTIAL the mark stands inside the line. If no bytes were kept, the text is empty.
     """
     if cut is None:
         return data.decode("utf-8", "replace")
@@ -31,7 +31,7 @@ def text_of(data: bytes, cut: Cut | None) -> str:
 
 
 def around(data: bytes, cut: Cut) -> tuple[bytes, str, bytes]:
-    """What of the bytes the text has before the mark, the mark, and what the text has behind it."""
+    """The bytes that the text shows before the mark, the mark, and the bytes that it shows after the mark."""
     if not data:
         return b"", "", b""
     head, tail = data[: cut.at], data[cut.at :]

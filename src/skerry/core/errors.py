@@ -11,7 +11,7 @@ SkerryError
 ├── Timeout (TimeoutError)                  TIMEOUT
 │   └── ExecTimeout                         … of a command; carries its result
 ├── QuotaExceeded                           QUOTA_EXCEEDED
-├── RateLimited                             RATE_LIMITED        carries when to come again
+├── RateLimited                             RATE_LIMITED        carries when to retry
 ├── InternalError                           INTERNAL            a server's own fault; carries the request's id
 ├── NotFound (LookupError)                  NOT_FOUND           a user, project, key … of a server
 ├── Conflict                                CONFLICT
@@ -21,7 +21,7 @@ SkerryError
 ├── SnapshotNotFound (LookupError)          SNAPSHOT_NOT_FOUND
 ├── VolumeNotFound (LookupError)            VOLUME_NOT_FOUND
 ├── TemplateNotFound (LookupError)          TEMPLATE_NOT_FOUND
-├── TemplateBuildFailed                     TEMPLATE_BUILD_FAILED   carries the step and its last words
+├── TemplateBuildFailed                     TEMPLATE_BUILD_FAILED   carries the step and the end of its output
 ├── SandboxFailed                           SANDBOX_FAILED
 ├── ProcessNotFound (ProcessLookupError)    PROCESS_NOT_FOUND
 ├── CommandNotFound (FileNotFoundError)     COMMAND_NOT_FOUND
@@ -55,7 +55,10 @@ if TYPE_CHECKING:
 
 
 class SkerryError(Exception):
-    """The root. `code` is stable, `retryable` says whether the same call may work later, `hint` what to do next."""
+    """The root of all errors.
+
+    `code` is stable, `retryable` says whether the same call may work later, `hint` what to do next.
+    """
 
     code: ClassVar[str] = "SKERRY_ERROR"
     retryable: bool = False
@@ -74,7 +77,7 @@ class SkerryError(Exception):
 
 
 class SkerryWarning(UserWarning):
-    """Something works as asked for, and may not be what was meant."""
+    """The call succeeded, but probably not in the way the caller intended."""
 
 
 class InvalidArgument(SkerryError, ValueError):
@@ -88,7 +91,7 @@ class TooLarge(InvalidArgument):
 
 
 class Unsupported(SkerryError, NotImplementedError):
-    """`option` is the name of what cannot be honoured, `providers` those that can."""
+    """`option` names what cannot be honoured, `providers` the providers that can."""
 
     code = "UNSUPPORTED"
 
@@ -143,7 +146,7 @@ class QuotaExceeded(SkerryError):
 
 
 class RateLimited(SkerryError):
-    """Too many requests; `retry_after` is the seconds until the next is taken."""
+    """Too many requests; `retry_after` is the number of seconds until the server accepts the next one."""
 
     code = "RATE_LIMITED"
     retryable = True
@@ -165,7 +168,7 @@ class InternalError(SkerryError):
 
 
 class NotFound(SkerryError, LookupError):
-    """A thing of a server that is none of those with an error of their own: a user, a project, a key …"""
+    """A thing of a server without its own error class was not found: a user, a project, a key …"""
 
     code = "NOT_FOUND"
 
@@ -238,7 +241,7 @@ class CommandNotFound(SkerryError, FileNotFoundError):
 
 
 class CommandFailed(SkerryError):
-    """A command ended with something else than 0 under `check=True`; `result` has all of it."""
+    """A command did not exit with 0 under `check=True`; `result` has its output and how it ended."""
 
     code = "COMMAND_FAILED"
 
@@ -253,7 +256,7 @@ class OutOfMemory(CommandFailed, MemoryError):
 
 
 class GitError(SkerryError):
-    """Git ended with something else than 0; `result` has all of it."""
+    """Git did not exit with 0; `result` has its output and how it ended."""
 
     code = "GIT_FAILED"
 

@@ -1,4 +1,4 @@
-"""The first words on an agent's channel, for providers, sessions and the server alike."""
+"""The greeting at the start of an agent's channel, shared by providers, sessions and the server."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class HelloReader:
         return rest
 
     def _look(self) -> None:
-        """What is missing is there: the header, or all."""
+        """Called when the missing bytes are there: the header, or the whole greeting."""
         try:
             length, stream, type, _ = parse_header(self._buffer)
             if stream != 0 or type not in (Type.HELLO, Type.ERROR):

@@ -1,4 +1,4 @@
-"""Pipes whose other end may do nothing for long: whoever waits for it can be interrupted."""
+"""Pipes whose other end may do nothing for long: a thread that waits for it can be interrupted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 
 class Interrupted(Exception):
-    """Whoever wanted it has been cancelled."""
+    """The caller has been cancelled."""
 
 
 @runtime_checkable
@@ -18,7 +18,7 @@ class Interruptible(Protocol):
     """A stream that a provider interrupts when its caller is cancelled: a thread that waits in it ends."""
 
     def interrupt(self) -> None:
-        """From any thread, any number of times: `read` and `write` raise, those under way too."""
+        """Make `read` and `write` raise, also those under way. May be called from any thread, any number of times."""
 
 
 class InterruptiblePipe:
@@ -38,7 +38,7 @@ class InterruptiblePipe:
         return os.read(self._ready(select.POLLIN), size)
 
     def write(self, data: bytes | memoryview) -> int:
-        # So much never blocks where there is room for anything.
+        # This much never blocks where there is room for anything.
         return os.write(self._ready(select.POLLOUT), memoryview(data)[: select.PIPE_BUF])
 
     def interrupt(self) -> None:
@@ -48,7 +48,7 @@ class InterruptiblePipe:
         os.eventfd_write(self._wake, 1)
         if self._path is not None and self._fd < 0:
             with contextlib.suppress(OSError):
-                if stat.S_ISFIFO(os.stat(self._path).st_mode):  # whoever waits for its other end meets this one
+                if stat.S_ISFIFO(os.stat(self._path).st_mode):  # a thread that waits for its other end meets this one
                     self._other = os.open(self._path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
 
     def close(self) -> None:

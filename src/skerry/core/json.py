@@ -1,4 +1,4 @@
-"""Models as plain JSON values and back; what comes in is checked against the types and taken for hostile."""
+"""Models as plain JSON values and back; input is treated as hostile and checked against the types."""
 
 from __future__ import annotations
 
@@ -39,24 +39,24 @@ def to_plain(value: object) -> Any:
 
 
 def dump_json(value: object) -> bytes:
-    """JSON in ASCII, so that names and values that are no UTF-8 (`surrogateescape`) get through as they are."""
+    """JSON in ASCII, so that names and values that are not UTF-8 (`surrogateescape`) get through as they are."""
     return json.dumps(to_plain(value), separators=(",", ":"), allow_nan=False).encode("ascii")
 
 
 def load_json(data: bytes | str) -> Any:
-    """Raises InvalidArgument for what is no JSON."""
+    """Raises InvalidArgument for invalid JSON."""
     try:
         return json.loads(data, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
-        raise InvalidArgument(f"this is no JSON: {error}") from None
+        raise InvalidArgument(f"invalid JSON: {error}") from None
 
 
 def from_plain(kind: type[T], value: Any, what: str = "", *, strict: bool = True) -> T:
     """A dataclass, or a value of another type hint, from its plain form. Absent fields get their defaults.
 
-    Unless `strict`, fields that are not known are passed over: whoever sent them may be of a later version.
+    Unless `strict`, unknown fields are ignored: the sender may run a later version.
 
-    Raises InvalidArgument for a wrong type, an unknown or a missing field; it names where.
+    Raises InvalidArgument for a wrong type, an unknown or a missing field; the message says where.
     """
     hint: Any = kind
     made: T = _reader(hint, strict)(value, what)
@@ -64,7 +64,7 @@ def from_plain(kind: type[T], value: Any, what: str = "", *, strict: bool = True
 
 
 def _no_constant(text: str) -> None:
-    raise ValueError(f"{text} is no number")
+    raise ValueError(f"{text} is not a number")
 
 
 def _wrong(what: str, wanted: str, value: object) -> InvalidArgument:
@@ -169,7 +169,7 @@ def _bytes(value: Any, what: str) -> bytes:
     try:
         return base64.b64decode(_text(value, what), validate=True)
     except (binascii.Error, ValueError):
-        raise InvalidArgument(f"{what or 'it'} is no base64") from None
+        raise InvalidArgument(f"{what or 'it'} is not valid base64") from None
 
 
 _SIMPLE: dict[Any, _Reader] = {

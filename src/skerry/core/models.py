@@ -62,7 +62,7 @@ class Usage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VolumeMount:
-    """A volume, or a directory of it, at a path of a sandbox."""
+    """A volume, or a directory of it, mounted at a path of a sandbox."""
 
     name: str
     path: str
@@ -72,12 +72,12 @@ class VolumeMount:
 
 
 OnTimeout = Literal["stop", "destroy", "pause"]
-"""What becomes of a sandbox at its timeout. `stop` keeps its files, `pause` its processes as well."""
+"""What happens to a sandbox at its timeout. `stop` keeps its files, `pause` its processes as well."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class SandboxSpec:
-    """What `create` was asked for, checked. Its repr has the names of secrets and not their values."""
+    """What `create` was asked for, checked. Its repr has the names of secrets, but not their values."""
 
     name: str | None = None
     template: str = "host"
@@ -94,9 +94,9 @@ class SandboxSpec:
     timeout: float = 3600.0
     """The longest time it runs, in seconds from its last start."""
     on_timeout: OnTimeout | None = None
-    """What becomes of it then. None: its name decides, see `at_timeout`."""
+    """What happens to it then. None: its name decides, see `at_timeout`."""
     auto_stop: float | None = None
-    """Seconds without work in it until it is stopped; counted on from the same moment for the next two."""
+    """Seconds without work in it until it is stopped; the next two count from the same moment."""
     auto_archive: float | None = None
     auto_delete: float | None = None
     purpose: str = "development"
@@ -108,16 +108,16 @@ class SandboxSpec:
     workdir: str | None = None
     idempotency_key: str | None = None
     source: str | None = None
-    """With an idempotency key a digest of what its working directory begins with: another one is another spec."""
+    """With an idempotency key: a digest of what its working directory begins with. Another digest is another spec."""
     isolation: str | None = None
     leased: bool = False
     """Whether it belongs to the calling process from the start, and ends with it, until the lease is given back."""
     unsynced: bool = False
-    """Whether what its programs want on disk at once may stay in memory: quicker, and not for one that starts again."""
+    """Whether what its programs flush to disk may stay in memory: quicker, but not for a sandbox that starts again."""
 
     @property
     def at_timeout(self) -> OnTimeout:
-        """What becomes of it at its timeout: unless asked otherwise, one with a name is stopped, others destroyed."""
+        """What happens to it at its timeout: unless asked otherwise, one with a name is stopped, others destroyed."""
         return self.on_timeout or ("destroy" if self.name is None else "stop")
 
     def __repr__(self) -> str:
@@ -162,12 +162,12 @@ class BuiltTemplate:
     aliases: tuple[str, ...] = ()
     """Other names that find it."""
     origin: str | None = None
-    """Of one that was built anew: the id that it would have had, had nothing been there."""
+    """For a template that was built again: the id it would have if nothing had been there."""
     superseded: bool = False
     """Whether another one was built in its place: found by its id alone, and gone when nothing needs it."""
     created_at: float = 0.0
     size: int | None = None
-    """Bytes of its own topmost layer; None where counting would mean to look at every file."""
+    """Bytes of its topmost layer alone; None where counting would mean to look at every file."""
 
     @property
     def reference(self) -> str:
@@ -216,11 +216,11 @@ class SandboxInfo:
     timeout: float | None = None
     """The longest time it runs, in seconds from each start; None: not known."""
     on_timeout: OnTimeout = "destroy"
-    """What becomes of it at `expires_at`."""
+    """What happens to it at `expires_at`."""
     on_timeout_asked: OnTimeout | None = None
     """What was asked for; None: `on_timeout` follows from whether it has a name."""
     auto_stop: float | None = None
-    """Seconds without work in it until it is stopped; counted on from the same moment for the next two."""
+    """Seconds without work in it until it is stopped; the next two count from the same moment."""
     auto_archive: float | None = None
     auto_delete: float | None = None
 
@@ -233,7 +233,7 @@ SnapshotKind = Literal["files", "disk", "memory"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SnapshotInfo:
-    """A sandbox's files as they were at a moment, with what is needed to go on from there."""
+    """A sandbox's files as they were at a moment, with what is needed to continue from there."""
 
     id: str
     name: str | None
@@ -317,7 +317,7 @@ class TemplateInfo:
 
 
 ErrorType = Literal["connection-lost", "out-of-memory", "corruption", "failed"]
-"""The `type` of an event `error`: its agent cannot be reached or is gone; a command was killed for want of memory; what
+"""The `type` of an event `error`: its agent cannot be reached or is gone; a command was killed for lack of memory; what
 was read makes no sense; it could not be brought back."""
 
 
@@ -349,12 +349,12 @@ class ExecResult:
     duration: float
     pid: int
     status: ExecStatus
-    """`out_of_memory`: `oom_killed`, and it was killed or exited with something else than 0."""
+    """`out_of_memory`: `oom_killed`, and it was killed or did not exit with 0."""
     signal: int | None = None
     oom_killed: bool = False
-    """Whether the kernel killed the command, or a process that it started, for want of memory while it ran.
+    """Whether the kernel killed the command, or a process that it started, for lack of memory while it ran.
 
-    A command may go on after that and exit with 0: its status is `exited` then.
+    A command may continue after that and exit with 0; then its status is `exited`.
     """
     truncated: bool = False
     dropped_bytes: int = 0
@@ -513,7 +513,7 @@ class TerminalExit:
     status: ExecStatus
     duration: float
     oom_killed: bool = False
-    """Whether the kernel killed it, or a process that it started, for want of memory."""
+    """Whether the kernel killed it, or a process that it started, for lack of memory."""
 
 
 class FileEventKind(StrEnum):
@@ -530,7 +530,7 @@ class FileEvent:
     """A change below a path that is watched."""
 
     kind: FileEventKind
-    """`overflow`: events were lost; look again. What follows it is complete again."""
+    """`overflow`: events were lost; look again. The events after it are complete again."""
     path: str
     """Relative to the watched path; empty: that itself."""
     old_path: str | None = None
@@ -541,7 +541,7 @@ class FileEvent:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ListeningPort:
-    """A TCP port of a sandbox that somebody listens on."""
+    """A TCP port of a sandbox that a process listens on."""
 
     port: int
     address: str

@@ -1,4 +1,4 @@
-"""What sandboxes and volumes may be called, where volumes may be mounted, and what no text that is shown may hold."""
+"""Rules for names of sandboxes and volumes, for where volumes are mounted, and for text that people are shown."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from skerry.core.models import VolumeMount
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 RESERVED_LABELS = "skerry."
-"""What labels that a server sets begin with."""
+"""The prefix of labels that a server sets."""
 PROJECT_LABEL = "skerry.project"
-"""The label by which a server notes whose a sandbox is. It names such a sandbox `<slug>.<name>`: see `plain_name`."""
+"""The label that holds a sandbox's project. A server names such a sandbox `<slug>.<name>`: see `plain_name`."""
 SLUG = re.compile(r"[a-z2-7]{6}\.")
 MAX_MOUNTS = 32
 RESERVED = ("/proc", "/sys", "/dev", "/.skerry")
@@ -26,7 +26,7 @@ _OBEYED = re.compile(f"[{OBEYED}]")
 
 
 def check_shown(text: str, what: str) -> str:
-    """The text, which others will be shown. Raises InvalidArgument for one that could deceive them."""
+    """Return the text, which others will be shown. Raises InvalidArgument for one that could deceive them."""
     if found := _OBEYED.search(text):
         raise InvalidArgument(f"{what} must not contain the control character U+{ord(found[0]):04X}")
     return text
@@ -42,7 +42,7 @@ def plain_name(name: str | None, labels: Mapping[str, str]) -> str | None:
 def check_volume_name(name: object) -> str:
     """Raises InvalidArgument."""
     if not isinstance(name, str) or not NAME.fullmatch(name):
-        hint = "up to 63 of a-z 0-9 . _ - that begin with a letter or digit"
+        hint = "use up to 63 of a-z 0-9 . _ - and begin with a letter or digit"
         raise InvalidArgument(f"{name!r} is not a name for a volume", hint=hint)
     return name
 
@@ -68,7 +68,7 @@ def check_mounts(mounts: Iterable[VolumeMount], reserved: Iterable[str] = RESERV
 
 
 def _mount_point(text: object, reserved: tuple[str, ...]) -> PurePosixPath:
-    hint = "an absolute path such as /data"
+    hint = "give an absolute path such as /data"
     if not isinstance(text, str) or not text.startswith("/") or not _encodable(text):
         raise InvalidArgument(f"a volume cannot be mounted at {text!r}", hint=hint)
     path = PurePosixPath("/" + text.lstrip("/"))
@@ -82,10 +82,10 @@ def _mount_point(text: object, reserved: tuple[str, ...]) -> PurePosixPath:
 
 def _subpath(text: object) -> str:
     if not isinstance(text, str) or text.startswith("/") or not _encodable(text):
-        raise InvalidArgument(f"{text!r} is not a path in a volume", hint="a relative one such as cache/pip")
+        raise InvalidArgument(f"{text!r} is not a path in a volume", hint="give a relative path such as cache/pip")
     path = PurePosixPath(text)
     if ".." in path.parts:
-        raise InvalidArgument(f"{text!r} leads out of the volume", hint="a path without ..")
+        raise InvalidArgument(f"{text!r} leads out of the volume", hint="give a path without ..")
     return "" if path == PurePosixPath(".") else str(path)
 
 

@@ -37,7 +37,7 @@ def to_problem(error: SkerryError) -> dict[str, Any]:
 
 
 def from_problem(problem: Mapping[str, Any]) -> SkerryError:
-    """The error that a problem document tells of. Raises Corrupted for one that is none."""
+    """The error that a problem document describes. Raises Corrupted for anything else."""
     code, message = problem.get("code"), problem.get("detail")
     if not isinstance(code, str) or not isinstance(message, str):
         raise errors.Corrupted("the server sent an error without a code and a text")

@@ -26,17 +26,17 @@ def _load(name: str) -> Provider:
 
 
 def default() -> str:
-    """The provider of who names none: `remote` where SKERRY_URL or `skerry login` names a server, else `local`."""
+    """The provider to use by default: `remote` where SKERRY_URL or `skerry login` names a server, else `local`."""
     return "remote" if os.environ.get("SKERRY_URL") or os.path.exists(config.login_file()) else "local"
 
 
 def provider(which: str | Provider | None = None) -> Provider:
-    """The provider object for a name, or the default one; one object a process. Raises InvalidArgument."""
+    """The provider object for a name, or the default one; one object for each process. Raises InvalidArgument."""
     return which if isinstance(which, Provider) else _load(which or default())
 
 
 def factory(name: str) -> Callable[..., Provider]:
-    """What makes a new provider object of that name, with settings of its own. Raises InvalidArgument."""
+    """The function that makes a new provider object of that name with its own settings. Raises InvalidArgument."""
     for entry in entry_points(group=GROUP, name=name):
         made: Callable[..., Provider] = entry.load()
         return made

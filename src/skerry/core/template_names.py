@@ -1,4 +1,4 @@
-"""Which of the templates that are built a text stands for."""
+"""Finds the built template that a text stands for."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from skerry.core.errors import TemplateNotFound
 from skerry.core.models import BuiltTemplate
 
 IMAGES = "image"
-"""What comes before the hash in the names of images; no template is called that, and alone it means none of them."""
+"""What comes before the hash in the names of images; no template has this name, and alone it does not name an image."""
 
 
 def resolve_built(which: str, built: Iterable[BuiltTemplate], *, others: Iterable[str] = ()) -> BuiltTemplate:
-    """An id or a reference is that one; a name with a version that version, or the newest that begins with it; a name
-    the newest of that name. Names come before aliases. One that was replaced is found by its id alone.
+    """Find the built template that a text names. An id or a reference names exactly one.
+
+    A name with a version means that version, or the newest that begins with it; a name alone means the newest. Names
+    come before aliases. A template that was replaced is found by its id alone.
 
     Raises TemplateNotFound, which names the nearest of these and of `others`.
     """
@@ -28,7 +30,7 @@ def resolve_built(which: str, built: Iterable[BuiltTemplate], *, others: Iterabl
     found = [info for info in known if title == stem(info)] or [info for info in known if title in info.aliases]
     if which == IMAGES and found:
         hint = f"say which: {', '.join(info.name for info in found[:5])}"
-        raise TemplateNotFound(f"{which!r} alone is no image", hint=hint)
+        raise TemplateNotFound(f"{which!r} alone does not name an image", hint=hint)
     if at or not found:
         raise TemplateNotFound(f"there is no template {which!r}", hint=_hint(title, known, others))
     exact = [info for info in found if not colon or info.name.partition(":")[2] == version]

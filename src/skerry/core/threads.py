@@ -1,4 +1,4 @@
-"""Blocking work on files, in a thread that whoever started it waits for."""
+"""Blocking work on files, in a thread that the caller waits for."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ T = TypeVar("T")
 
 
 async def in_thread(call: Callable[[], T]) -> T:
-    """Run a blocking call. Cancelled in whatever manner, this raises only once the call has ended.
+    """Run a blocking call. However the caller is cancelled, this raises only once the call has ended.
 
-    What the call works on is nobody else's until then; anyio's own way is left at once by a plain `Task.cancel`.
+    Until then nothing else may use what the call works on. A plain `Task.cancel` leaves anyio's own function at once.
     """
     future = asyncio.get_running_loop().run_in_executor(None, call)
     try:

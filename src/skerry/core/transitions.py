@@ -16,7 +16,7 @@ ALLOWED: dict[str, frozenset[State]] = {
     "archive": frozenset({State.RUNNING, State.PAUSED, State.STOPPED, State.ARCHIVED}),
     "change": frozenset({State.RUNNING, State.PAUSED}),
 }
-"""For each operation the states it may be asked for in; where it is so already nothing is done. Destroy: any."""
+"""The states in which each operation is allowed; it does nothing where its result is already there. Destroy: any."""
 
 NEXT: dict[State, frozenset[State]] = {
     State.CREATING: frozenset({State.RUNNING, State.FAILED, State.DESTROYED}),
@@ -49,6 +49,6 @@ def require(operation: str, sandbox_id: str, state: State, allowed: frozenset[St
 
 
 def follow(old: State, new: State) -> State:
-    """`new`, which may follow `old`; anything else is a fault of ours. Raises AssertionError."""
+    """Return `new` if it may follow `old`. Raises AssertionError for anything else, which is a bug of Skerry."""
     assert new is old or new in NEXT[old], f"{old} is never followed by {new}"
     return new

@@ -1,4 +1,4 @@
-"""The server's calls one by one: `Api` blocks, `AsyncApi` does not. For who wants HTTP and no sandbox object."""
+"""The server's calls one by one, without a sandbox object: `Api` blocks, `AsyncApi` does not."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from skerry.http.login import Login
 
 T = TypeVar("T")
 WAIT_STEP = 30.0
-"""Seconds that one request waits for a state; a longer wait is several of them."""
+"""Seconds that one request waits for a state; a longer wait takes several requests."""
 
 
 def _create(options: Mapping[str, object], project: str | None) -> Request:
@@ -31,7 +31,7 @@ def _verb(sandbox: str, verb: str, body: Mapping[str, object] | None = None) -> 
 def _exec(sandbox: str, command: str | Sequence[str], options: Mapping[str, object]) -> Request:
     given = command if isinstance(command, str) else list(command)
     kept = {name: value for name, value in options.items() if value is not None}
-    # The command has a timeout of its own, or none: nobody else ends it. A server that is gone is noticed by TCP.
+    # The command has its own timeout, or none: nobody else ends it. TCP notices a server that is gone.
     return replace(_verb(sandbox, "exec", {"command": given, **kept}), timeout=None)
 
 
@@ -42,7 +42,7 @@ def _wait(sandbox: str, state: State | str, seconds: float) -> Request:
 
 def _path(sandbox: str) -> str:
     if not sandbox or "/" in sandbox or sandbox in (".", ".."):
-        raise InvalidArgument(f"{sandbox!r} is no id or name of a sandbox")
+        raise InvalidArgument(f"{sandbox!r} is not the id or name of a sandbox")
     return f"/v1/sandboxes/{quote(sandbox, safe='')}"
 
 
@@ -70,11 +70,14 @@ class Api:
     """Raises the same errors as the sandbox object; ConnectionLost where the server is not reached."""
 
     def __init__(self, login: Login | None = None) -> None:
-        """Without `login`: what the environment and `skerry login` say."""
+        """Without `login`, the environment and `skerry login` decide."""
         self.client = Client(login)
 
     def create(self, options: Mapping[str, object] | None = None) -> SandboxInfo:
-        """`options` are those of `Sandbox.create`, as JSON. A lost answer is asked for again: nothing is made twice."""
+        """`options` are those of `Sandbox.create`, as JSON.
+
+        After a lost answer the client asks again: nothing is made twice.
+        """
         return _info(self.client.send(_create(options or {}, self.client.login.project)))
 
     def get(self, sandbox: str) -> SandboxInfo:
@@ -104,7 +107,7 @@ class Api:
         return _result(self.client.send(_exec(sandbox, command, options)))
 
     def wait_for_state(self, sandbox: str, state: State | str, *, timeout: float = 60.0) -> SandboxInfo:
-        """Raises Timeout when it is in another one after `timeout` seconds."""
+        """Raises Timeout if it is in another state after `timeout` seconds."""
         end = time.monotonic() + timeout
         while True:
             left = end - time.monotonic()

@@ -21,7 +21,7 @@ class Client:
     """Blocking; may be shared by threads. `with` closes its connections."""
 
     def __init__(self, login: Login | None = None) -> None:
-        """Without `login`: what the environment and `skerry login` say. Raises Unauthenticated, InvalidArgument."""
+        """Without `login`, the environment and `skerry login` decide. Raises Unauthenticated, InvalidArgument."""
         self.login = login or find_login()
         self.known = False
         """Whether the server has ever answered."""

@@ -16,11 +16,11 @@ from skerry.http.login import Login
 
 IDEMPOTENT = frozenset({"GET", "HEAD", "PUT", "DELETE"})
 KEYED = frozenset({"/v1/sandboxes", "/v1/provider/sandboxes"})
-"""Where the server looks at an Idempotency-Key: anywhere else a second request is done a second time."""
+"""Where the server looks at an Idempotency-Key: anywhere else it carries out a second request a second time."""
 RETRY_PAUSES = (0.05, 0.2, 0.5, 1.0, 2.0)
 """Seconds after each attempt whose connection was refused or lost; what the last one raises counts."""
 READ_TIMEOUT = 900.0
-"""A verb answers when it is done, which may be a while: the first answer of a large restore, say."""
+"""A verb answers when it is done, which may take a while: the first answer of a large restore, for example."""
 MAX_PROBLEM = 8 << 20
 KEEPALIVE = [
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
@@ -29,7 +29,7 @@ KEEPALIVE = [
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
 ]
-"""A server whose machine is gone is noticed within a minute, also in the middle of a long answer."""
+"""The client notices within a minute that a server's machine is gone, also in the middle of a long answer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,7 +101,7 @@ def read_answer(response: httpx2.Response) -> Any:
 
 
 def failure(status: int, content_type: str, body: bytes) -> SkerryError:
-    """The error of an answer that is none."""
+    """The error of an answer that reports a failure."""
     if "json" in content_type and len(body) <= MAX_PROBLEM:
         try:
             problem = load_json(body)
@@ -119,7 +119,7 @@ def connection_lost(error: Exception, login: Login) -> SkerryError:
         return Timeout(f"{login.url} did not answer in time: {type(error).__name__}")
     return ConnectionLost(
         f"cannot reach {login.url}: {str(error) or type(error).__name__}",
-        hint="see that the server runs and that SKERRY_URL is right",
+        hint="check that the server runs and that SKERRY_URL is right",
     )
 
 
@@ -127,14 +127,14 @@ class Attempts:
     """Whether and when to ask again, and what the answer then means."""
 
     def __init__(self, request: Request, *, patient: bool) -> None:
-        """`patient`: the server has answered before, so a refused connection means that it starts again."""
+        """`patient`: the server has answered before, so a refused connection means that it is starting again."""
         self._request, self._patient = request, patient
         self._pauses = iter(RETRY_PAUSES if patient else RETRY_PAUSES[:2])
         self._arrived = False
         """Whether an attempt may have been carried out though its answer was lost."""
 
     def pause(self, error: Exception) -> float | None:
-        """Seconds to wait before the next attempt; None: there is none."""
+        """Seconds to wait before the next attempt; None: there is no next attempt."""
         refused = isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
         connection_lost = isinstance(error, httpx2.NetworkError | httpx2.RemoteProtocolError) and not refused
         self._arrived |= connection_lost
@@ -142,7 +142,7 @@ class Attempts:
         return next(self._pauses, None) if retry else None
 
     def answer(self, response: httpx2.Response) -> Any:
-        """As `answer`. What is not there when it is to be removed once more was removed by the attempt before."""
+        """As `answer`. If a repeated removal finds nothing, the attempt before it has removed the thing."""
         try:
             return read_answer(response)
         except LookupError:

@@ -20,14 +20,14 @@ class Login:
     project: str | None = None
     """The project that new things belong to; None: the user's own."""
     ca_file: str | None = None
-    """Certificates to trust beside the system's: for a server with a CA of its own."""
+    """Certificates to trust beside the system's: for a server with its own CA."""
 
     def __post_init__(self) -> None:
-        """Raises InvalidArgument: what no header can carry ends up in the errors of who tries, with the key in it."""
+        """Raises InvalidArgument for what no header can carry: the error of a failed attempt would show the key."""
         for what, text in (("key", self.key), ("project", self.project)):
             if text is not None and not (text.isascii() and text.isprintable()):
                 hint = "copy it again, without line ends" if what == "key" else "name it by its id"
-                raise InvalidArgument(f"the {what} has letters in it that cannot be sent", hint=hint)
+                raise InvalidArgument(f"the {what} contains characters that cannot be sent", hint=hint)
 
     def __repr__(self) -> str:
         return f"Login(url={self.url!r}, key={'…' if self.key else None}, project={self.project!r})"
@@ -40,16 +40,16 @@ def check_url(url: str) -> str:
         parts = urlsplit(url)
         _ = parts.port
     except ValueError as error:
-        raise InvalidArgument(f"{url!r} is no URL of a server: {error}", hint=hint) from None
+        raise InvalidArgument(f"{url!r} is not the URL of a server: {error}", hint=hint) from None
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-        raise InvalidArgument(f"{url!r} is no URL of a server", hint=hint)
+        raise InvalidArgument(f"{url!r} is not the URL of a server", hint=hint)
     if parts.username or parts.password:
         raise InvalidArgument("a server's URL has no user and password in it", hint="give the key as SKERRY_API_KEY")
     return url.rstrip("/")
 
 
 def save_login(login: Login, path: Path | None = None) -> Path:
-    """Store it for later commands; readable by its owner alone. Returns where."""
+    """Store the login for later commands, readable by its owner alone. Returns the path."""
     path = path or login_file()
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     replace_file(path, dump_json(login), flush=True, several=True)
@@ -57,7 +57,10 @@ def save_login(login: Login, path: Path | None = None) -> Path:
 
 
 def load_login(path: Path | None = None) -> Login | None:
-    """What was stored; None: nothing. Raises InvalidArgument for a file that others can read or that is damaged."""
+    """The stored login; None: there is none.
+
+    Raises InvalidArgument for a file that others can read or that is damaged.
+    """
     path = path or login_file()
     try:
         with open(path, "rb") as file:
@@ -70,7 +73,7 @@ def load_login(path: Path | None = None) -> Login | None:
 
 
 def forget_login(path: Path | None = None) -> bool:
-    """Remove what was stored; whether there was something."""
+    """Remove the stored login. Returns whether there was one."""
     try:
         (path or login_file()).unlink()
     except FileNotFoundError:
@@ -79,7 +82,7 @@ def forget_login(path: Path | None = None) -> bool:
 
 
 def find_login(url: str | None = None, key: str | None = None, project: str | None = None) -> Login:
-    """What is given, over SKERRY_URL, SKERRY_API_KEY, SKERRY_PROJECT and SKERRY_CA_FILE, over what is stored.
+    """What the caller gives, then SKERRY_URL, SKERRY_API_KEY, SKERRY_PROJECT and SKERRY_CA_FILE, then what is stored.
 
     A stored key is for the stored server alone: another server never gets it.
 

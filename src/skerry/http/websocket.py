@@ -60,7 +60,7 @@ async def connect_websocket(login: Login, path: str, *, subprotocol: str | None 
 
 
 class WebSocketStream(PipeStream):
-    """Made by `connect`. Text messages are passed over."""
+    """Made by `connect`. Text messages are ignored."""
 
     def __init__(self, uri: Any, headers: Mapping[str, str], subprotocol: str | None) -> None:
         self.protocol = _Protocol(uri, headers, subprotocol)

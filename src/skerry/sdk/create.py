@@ -38,7 +38,7 @@ class BeginningOptions(TypedDict, total=False):
     """What a sandbox begins with."""
 
     template: TemplateOption | None
-    """The name of a template, or a Template; `host` unless given. One that is not built is built first."""
+    """The name of a template, or a Template; `host` unless given. A template that is not built is built first."""
     image: ImageOption | None
     """An OCI archive or a Docker image, instead of a template."""
     language: str | None
@@ -51,7 +51,7 @@ class CreateOptions(SpecOptions, BeginningOptions, total=False):
     """Every option of `create`."""
 
     snapshot: SnapshotName | None
-    """Begin with its template, files, variables, user and working directory."""
+    """Begin with this snapshot's template, files, variables, user and working directory."""
     restore_from: SnapshotName | None
     """The same as `snapshot`."""
     import_state: StateSource | None
@@ -75,13 +75,13 @@ class CreateOptions(SpecOptions, BeginningOptions, total=False):
     encrypted: bool
     """No provider encrypts live disks: True raises Unsupported."""
     ports: object
-    """Has no feature yet: anything but None raises Unsupported."""
+    """Not supported yet: anything but None raises Unsupported."""
     region: object
-    """Has no feature yet: anything but None raises Unsupported."""
+    """Not supported yet: anything but None raises Unsupported."""
     target: object
-    """Has no feature yet: anything but None raises Unsupported."""
+    """Not supported yet: anything but None raises Unsupported."""
     options: object
-    """Has no feature yet: anything but None raises Unsupported."""
+    """Not supported yet: anything but None raises Unsupported."""
 
 
 DEFAULTS: Mapping[str, object] = {
@@ -91,7 +91,7 @@ DEFAULTS: Mapping[str, object] = {
     "build": True,
     "encrypted": False,
 }
-"""What an option is that is not given; None where it is not here."""
+"""The defaults of options; None for an option that is not here."""
 UNSUPPORTED = ("ports", "region", "target", "options")
 _BEGINNING = BeginningOptions.__optional_keys__
 _SPEC = SpecOptions.__optional_keys__
@@ -107,7 +107,7 @@ def check_known(given: Mapping[str, object]) -> None:
 
 
 async def make_sandbox(cls: type[S], provider: str | Provider | None, given: CreateOptions) -> S:
-    """The way of `create`: check everything, find what the sandbox begins with, make it, prepare it."""
+    """The steps of `create`: check everything, find what the sandbox begins with, make it, prepare it."""
     started = time.perf_counter()
     spec, origin = _check(given)
     if origin is not None and spec.idempotency_key is not None:
@@ -154,7 +154,7 @@ def _check(given: CreateOptions) -> tuple[SandboxSpec, Source | None]:
 async def _make(
     provider: Provider, asked: SandboxSpec, origin: Source | None, given: CreateOptions
 ) -> tuple[SandboxInfo, SandboxSpec, BuiltTemplate | None]:
-    """The sandbox, made from its template. A template that is replaced or removed meanwhile is looked for once more."""
+    """Make the sandbox from its template. If the template is replaced or removed in between, look for it once more."""
     beginning: BeginningOptions = {  # type: ignore[assignment]
         name: value for name, value in given.items() if name in _BEGINNING
     }

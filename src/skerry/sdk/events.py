@@ -1,4 +1,4 @@
-"""What happens to a sandbox, seen from here: the provider's stored events and those of our own connection."""
+"""What happens to a sandbox, seen from here: the provider's stored events and those of this client's connection."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ POLL = 1.0
 """How often a waiting listener asks the provider; a provider has no way to call us."""
 KEPT = 10_000
 SAME_ERROR = 60.0
-"""Seconds between what two observers say of one error."""
+"""Seconds at most between two observers' reports of one error."""
 BEGINS = ("started", "recovered", "restored", "reset", "connected")
-"""After these an error is another one."""
+"""Events after which an error counts as a new one."""
 
 
 class EventLog:
     """The events of one sandbox in the order they were seen.
 
-    Stored events have the provider's cursor. Those of our own connection (connected, disconnected, reconnecting,
-    error) have the cursor of the stored event before them and are known to this object alone. An error that both have
-    seen is one event: the first of the two.
+    Stored events have the provider's cursor. Those of this client's connection (connected, disconnected, reconnecting,
+    error) have the cursor of the stored event before them and are known to this object alone. An error that both report
+    is one event: the first of the two.
     """
 
     def __init__(self, provider: Provider, sandbox_id: str) -> None:
@@ -64,7 +64,7 @@ class EventLog:
         self._listeners: set[asyncio.Task[None]] = set()
 
     def add(self, type: EventType, data: dict[str, str] | None = None) -> None:
-        """Note an event of our own."""
+        """Record an event of this client's connection."""
         event = Event(cursor=self._cursor, type=type, sandbox_id=self._sandbox_id, time=time.time(), data=data or {})
         if not self._ended and not self._is_known(event):
             self._append([event])
@@ -136,7 +136,7 @@ class EventLog:
                 self._waiters.remove(waiter)
 
     def listen(self, type: EventType | Literal["*"], callback: EventCallback) -> Callable[[], None]:
-        """Call `callback` for each event of a type, from the first one on; the function that ends it.
+        """Call `callback` for each event of a type, from the first one on. Returns the function that ends this.
 
         Raises InvalidArgument for a type that does not exist and a callback that is not a function.
         """
@@ -144,7 +144,7 @@ class EventLog:
         known = (*get_args(EventType), "*")
         if type not in known:
             near = difflib.get_close_matches(str(type), known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"one of {', '.join(known)}"
+            hint = f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(known)}"
             raise InvalidArgument(f"there is no event {type!r}", hint=hint)
         loop = asyncio.get_running_loop()
         task = loop.create_task(self._deliver(type, callback))
@@ -191,7 +191,7 @@ class EventLog:
 
 
 def check_callback(callback: object, what: str) -> None:
-    """Raises InvalidArgument for what cannot be called; None is no callback."""
+    """Raises InvalidArgument for what cannot be called; None means that there is no callback."""
     if callback is not None and not callable(callback):
         raise InvalidArgument(f"{what} must be a function, not {type(callback).__name__}")
 

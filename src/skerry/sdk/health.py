@@ -1,4 +1,4 @@
-"""Whether a sandbox does what it is there for: checks built in, and the caller's own."""
+"""Health checks of a sandbox: built-in ones, and the caller's own."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MEMORY_FULL = 0.95
 
 @dataclass(frozen=True, slots=True)
 class HealthCheck:
-    """A check with a time limit of its own, in seconds."""
+    """A check with its own time limit, in seconds."""
 
     check: str | Callable[..., object]
     timeout: float = TIMEOUT
@@ -66,11 +66,11 @@ class HealthReport:
 
 
 async def examine(sandbox: AsyncSandbox, checks: Checks | None, timeout: float) -> HealthReport:
-    """Run the built-in checks and `checks`, all at once. Raises InvalidArgument for one that is none."""
+    """Run the built-in checks and `checks`, all at once. Raises InvalidArgument for an invalid check."""
     chosen = {**_BUILT_IN, **_checked(checks)}
     check_seconds(timeout)
     if (asleep := await _asleep(sandbox)) is not None:
-        # A check is no reason to start it.
+        # A check does not start the sandbox.
         idle = {name: Health(name=name, healthy=False, reason=asleep, duration=0.0) for name in chosen}
         return HealthReport(healthy=False, checks=idle)
     found = await asyncio.gather(*(_run(sandbox, name, check, timeout) for name, check in chosen.items()))
@@ -191,7 +191,7 @@ _BUILT_IN: dict[str, Check] = {
 
 
 def blocking_checks(checks: BlockingChecks | None, sandbox: Sandbox) -> Checks | None:
-    """The same checks for the async API: each function gets the blocking sandbox, in a thread of its own."""
+    """The same checks for the async API: each function gets the blocking sandbox, in its own thread."""
     if checks is None or not isinstance(checks, Mapping):
         return checks
     return {name: _blocking(check, sandbox) for name, check in checks.items()}

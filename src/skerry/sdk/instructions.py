@@ -1,4 +1,4 @@
-"""A text for an agent's system prompt that says how a sandbox works, out of what is really there."""
+"""A text for an agent's system prompt that says how a sandbox works, based on what is installed in it."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from skerry.sdk.options import check_pairs
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SandboxStatus:
-    """How a sandbox does."""
+    """How a sandbox is doing."""
 
     state: State
     uptime: float
@@ -28,7 +28,7 @@ class SandboxPage:
 
     items: tuple[SandboxInfo, ...]
     cursor: str | None
-    """What to pass for the next page; None: there is none."""
+    """What to pass for the next page; None: this is the last page."""
 
     def __iter__(self) -> Iterator[SandboxInfo]:
         return iter(self.items)
@@ -49,7 +49,10 @@ def select_sandboxes(
     limit: int | None,
     cursor: str | None,
 ) -> SandboxPage:
-    """Those that match, oldest first: all after `cursor`, or at most `limit` of them. Raises InvalidArgument."""
+    """The sandboxes that match, oldest first: all after `cursor`, or at most `limit` of them.
+
+    Raises InvalidArgument.
+    """
     if limit is not None:
         check_whole(limit, "limit", least=1)
     wanted = None if state is None else check_state(state)
@@ -98,7 +101,7 @@ def check_state(state: State | str) -> State:
     try:
         return State(state)
     except ValueError:
-        raise InvalidArgument(f"there is no state {state!r}", hint=f"one of {', '.join(State)}") from None
+        raise InvalidArgument(f"there is no state {state!r}", hint=f"use one of {', '.join(State)}") from None
 
 
 def _parse_cursor(cursor: str) -> tuple[float, str]:

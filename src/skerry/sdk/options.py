@@ -51,7 +51,7 @@ class SpecOptions(TypedDict, total=False):
     metadata: Mapping[str, str] | None
     """Your own notes, which `list` can select by."""
     labels: Mapping[str, str] | None
-    """The same, for programs."""
+    """The same as `metadata`, for programs."""
     timeout: float | None
     """The longest time it runs, in seconds from its last start."""
     on_timeout: OnTimeout | None
@@ -66,7 +66,7 @@ class SpecOptions(TypedDict, total=False):
     auto_delete: float | None
     """Destroy it after this many seconds without work, counted from the same moment as `auto_stop`."""
     keep_alive: bool | None
-    """True: none of these is wanted."""
+    """True: the sandbox is never stopped, archived or destroyed for lack of work."""
     purpose: str
     """What it is for: "development" unless given."""
     resources: ResourceOptions | None
@@ -78,11 +78,11 @@ class SpecOptions(TypedDict, total=False):
     user: str | None
     """The user that commands run as."""
     workdir: SandboxPath | None
-    """The directory that commands run in. One that is not there is made and belongs to the user."""
+    """The directory that commands run in. A missing one is made and belongs to the user."""
     idempotency_key: str | None
     """The same call again with the same key returns the same sandbox."""
     isolation: str | None
-    """The isolation level that is demanded."""
+    """The isolation level that the provider must have."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ def check_name(name: object) -> str | None:
     if name is None:
         return None
     if not isinstance(name, str) or not NAME.fullmatch(name) or name.startswith("sb-"):
-        hint = "up to 63 of a-z 0-9 . _ - that begin with a letter or digit, and not with sb-"
+        hint = "use up to 63 of a-z 0-9 . _ - and begin with a letter or digit, but not with sb-"
         raise InvalidArgument(f"{name!r} is not a name for a sandbox", hint=hint)
     return name
 
@@ -219,13 +219,13 @@ def check_on_timeout(on_timeout: object) -> OnTimeout | None:
     if on_timeout is not None and on_timeout not in get_args(OnTimeout):
         raise InvalidArgument(
             f"on_timeout must be one of {', '.join(get_args(OnTimeout))}, not {on_timeout!r}",
-            hint="leave it away: a sandbox with a name is stopped at its timeout, one without is destroyed",
+            hint="leave it out: a sandbox with a name is stopped at its timeout, one without is destroyed",
         )
     return cast("OnTimeout | None", on_timeout)
 
 
 def check_resources(resources: ResourceOptions | None, bounds: Limits | None = None) -> Resources:
-    """Raises InvalidArgument for an unknown name or a value that is none, QuotaExceeded above a maximum."""
+    """Raises InvalidArgument for an unknown name or an invalid value, QuotaExceeded above a maximum."""
     bounds = bounds or limits()
     if resources is None:
         return Resources()
@@ -239,7 +239,7 @@ def check_resources(resources: ResourceOptions | None, bounds: Limits | None = N
     for name in given:
         if name not in known:
             near = difflib.get_close_matches(str(name), known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"one of {', '.join(known)}"
+            hint = f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(known)}"
             raise InvalidArgument(f"there is no resource {name!r}", hint=hint)
     if given.get("gpu") is not None:
         raise Unsupported("no provider offers GPUs yet", option="resources.gpu")
@@ -269,7 +269,7 @@ def _cores(cpu: float) -> float:
 
 def check_volumes(volumes: object) -> tuple[VolumeMount, ...]:
     """Raises InvalidArgument."""
-    hint = "a mapping of paths to volumes' names, or a list of VolumeMount"
+    hint = "give a mapping of paths to volumes' names, or a list of VolumeMount"
     if volumes is None:
         return ()
     if isinstance(volumes, Mapping):
@@ -291,7 +291,7 @@ def _at(path: str, given: object) -> VolumeMount:
     if isinstance(given, VolumeInfo):
         return VolumeMount(name=given.name, path=path)
     if not isinstance(given, str):
-        raise InvalidArgument(f"{given!r} is not a volume", hint="its name, or a VolumeMount")
+        raise InvalidArgument(f"{given!r} is not a volume", hint="give its name, or a VolumeMount")
     return VolumeMount(name=given, path=path)
 
 

@@ -67,7 +67,7 @@ DESTROY_GUARD = 600.0
 
 
 class AsyncForkResult:
-    """What became of one copy of a `fork`."""
+    """The outcome of one copy of a `fork`."""
 
     def __init__(self, sandbox: AsyncSandbox | None, error: SkerryError | None = None) -> None:
         self._sandbox, self._error = sandbox, error
@@ -137,16 +137,16 @@ class AsyncSandbox(StateVerbs):
             Conflict: the name is taken, or the idempotency key was used for something else.
             SnapshotNotFound: there is no such snapshot.
             VolumeNotFound: there is no such volume.
-            Corrupted, Unauthenticated: the imported state is damaged, or the key is not its; nothing is made then.
+            Corrupted, Unauthenticated: the imported state is damaged, or the key does not fit; then nothing is made.
             ProviderUnavailable: the provider cannot work here.
-            TemplateNotFound: there is no such template, or that of the imported state is not here.
+            TemplateNotFound: there is no such template, or the template of the imported state is not here.
             TemplateBuildFailed: a step of the template or of the source failed.
         """
         return await make_sandbox(cls, provider, given)
 
     @classmethod
     async def connect(cls, id_or_name: str, *, provider: str | Provider | None = None, auto_start: bool = True) -> Self:
-        """A sandbox that exists, with its connection open; one that is stopped or paused is started.
+        """Open the connection to an existing sandbox; a stopped or paused one is started.
 
         `async with` on it only closes the connection on the way out: the sandbox keeps running.
 
@@ -158,7 +158,7 @@ class AsyncSandbox(StateVerbs):
 
     @classmethod
     async def get(cls, id: str, *, provider: str | Provider | None = None, auto_start: bool = True) -> Self:
-        """The sandbox with that id; the connection is opened, and it is started, when it is needed.
+        """The sandbox with that id; it is connected to, and started, when that is needed.
 
         `async with` on it only closes the connection on the way out: the sandbox keeps running.
 
@@ -187,9 +187,9 @@ class AsyncSandbox(StateVerbs):
         """All sandboxes that have this state and all of these metadata and labels, oldest first.
 
         The answer can be iterated, counted with `len` and indexed. With `limit` it is a page of at most that many; its
-        `cursor`, given to the next call, leads to the next page. None: there is none.
+        `cursor`, given to the next call, leads to the next page. None: there is no next page.
 
-        Raises InvalidArgument for an unknown state, a limit below 1 or a cursor that is none.
+        Raises InvalidArgument for an unknown state, a limit below 1 or an invalid cursor.
         """
         everything = await registry.provider(provider).list()
         return select_sandboxes(everything, state=state, metadata=metadata, labels=labels, limit=limit, cursor=cursor)
@@ -213,7 +213,7 @@ class AsyncSandbox(StateVerbs):
             await (self.destroy() if self._owned else self.close())
 
     async def keep(self) -> None:
-        """Let it live on: leaving `async with` only closes the connection, and it no longer ends with this process.
+        """Keep the sandbox: leaving `async with` only closes the connection, and it no longer ends with this process.
 
         Raises SandboxNotFound, ConnectionLost.
         """
@@ -222,7 +222,7 @@ class AsyncSandbox(StateVerbs):
         self._owned = False
 
     async def _lease(self) -> None:
-        """Tie it to this process, where the provider can."""
+        """Tie the sandbox to this process, where the provider can."""
         if isinstance(self._provider, Leases):
             await self._link.session()  # starts it
             await self._provider.record_lease(self.id)
@@ -237,9 +237,9 @@ class AsyncSandbox(StateVerbs):
         self._link.leased = False
 
     async def destroy(self, *, graceful: bool = False, timeout: float = 30.0) -> None:
-        """End the sandbox and remove everything of it. One that is gone is no error.
+        """End the sandbox and remove everything that belongs to it. Does nothing if it is gone.
 
-        `graceful`: its processes are asked to end and have `timeout` seconds for it, as with `stop`.
+        With `graceful`, its processes are asked to end and have `timeout` seconds for that, as with `stop`.
 
         Raises Unsupported for `graceful` where the provider cannot.
         """
@@ -269,7 +269,7 @@ class AsyncSandbox(StateVerbs):
     async def close(self) -> None:
         """Close the connection, end forwards and the callbacks of `on`; the sandbox keeps running.
 
-        One entered by `async with` is tied to the connection and ends with it: it is destroyed.
+        A sandbox entered by `async with` is tied to the connection and is destroyed with it.
         """
         if self._link.leased:
             await self.destroy()
@@ -308,9 +308,9 @@ class AsyncSandbox(StateVerbs):
 
     @property
     def config(self) -> SandboxSpec:
-        """What it was created with, and the limits it has: `resources` are those that were granted, as last known here.
+        """What the sandbox was created with; `resources` are the limits that were granted, as last known here.
 
-        For one that was not created by this object the values of `env` are not known.
+        If this object did not create the sandbox, the values of `env` are not known.
         """
         return dataclasses.replace(self._spec or spec_of(self._info), resources=self._info.resources)
 
@@ -350,7 +350,7 @@ class AsyncSandbox(StateVerbs):
         return self._snapshots
 
     async def save_state(self, name: str | None = None) -> SnapshotInfo:
-        """Take a snapshot, as `snapshots.create` does; `create(restore_from=…)` goes on from it."""
+        """Take a snapshot, as `snapshots.create` does; `create(restore_from=…)` continues from it."""
         return await self._snapshots.create(name)
 
     async def export_state(
@@ -360,10 +360,10 @@ class AsyncSandbox(StateVerbs):
         key: KeyOptions | None = None,
         on_progress: StateProgress | None = None,
     ) -> bytes | None:
-        """Write its files and variables, as they are now, as one file; `create(import_state=…)` goes on from it.
+        """Write its files and variables, as they are now, to one file; `create(import_state=…)` continues from it.
 
         `target` is a path, which the file gets once it is complete, or a binary stream; without one the bytes are
-        returned. A sandbox that runs stands still for a moment and goes on. With `key` the file is encrypted; without,
+        returned. A running sandbox stands still for a moment and continues. With `key` the file is encrypted; without,
         a SkerryWarning says which variables anybody can read in it. Secrets and volumes are never in it. `on_progress`
         is called in a thread with the bytes of content so far; what it raises ends the export.
 
@@ -372,19 +372,19 @@ class AsyncSandbox(StateVerbs):
             DiskFull: there is no room, here or at the target.
             Unsupported: the provider cannot, or a file is of a kind that no archive can hold.
             InvalidArgument: there is no such key.
-            SandboxNotFound, FileError; what `target` and `on_progress` raise. Nothing is left at a path then.
+            SandboxNotFound, FileError; what `target` and `on_progress` raise. Then nothing is left at a path.
         """
         return (await export(self._provider, self.id, target, key, on_progress))[1]
 
     async def clone(
         self, *, name: str | None = None, on_log: LogCallback | None = None, **changes: Unpack[CopyOptions]
     ) -> AsyncSandbox:
-        """A running copy of it: its files and variables as they are now, and the same volumes; it goes on itself.
+        """Make a running copy: its files and variables as they are now, and the same volumes. The source continues.
 
-        What is given is different in the copy; `env` is set over what it has. Processes are not copied, and neither
-        are secrets, unless `secrets` is true or gives others.
+        Options given here are different in the copy; `env` adds to its variables, or changes them. Processes are not
+        copied, and neither are secrets, unless `secrets` is true or gives others.
 
-        Raises as `create` does; Conflict also for one that is archived; DiskFull.
+        Raises as `create` does; Conflict also for an archived sandbox; DiskFull.
         """
         [result] = await self._copy(1, name, changes, on_log)
         if result.error is not None:
@@ -395,7 +395,7 @@ class AsyncSandbox(StateVerbs):
     async def fork(
         self, n: int, *, on_log: LogCallback | None = None, **changes: Unpack[CopyOptions]
     ) -> tuple[AsyncForkResult, ...]:
-        """`n` running copies of it, all of the same moment, as `clone` makes them; for each the copy or its error.
+        """Make `n` running copies, all of the same moment, as `clone` does. Returns for each the copy or its error.
 
         Raises InvalidArgument, Unsupported, Conflict, DiskFull, SandboxNotFound: then there is no copy.
         """
@@ -419,7 +419,7 @@ class AsyncSandbox(StateVerbs):
         return tuple(results)
 
     async def _restored(self, info: SandboxInfo) -> None:
-        """Everything that ran in it is gone, its agent too."""
+        """Called when everything that ran in the sandbox is gone, its agent too."""
         self._info = info
         await self._ports._close()
         await self._link.close()
@@ -428,7 +428,7 @@ class AsyncSandbox(StateVerbs):
             await self._serve()
 
     async def info(self) -> SandboxInfo:
-        """What the provider knows about it now. Raises SandboxNotFound."""
+        """What the provider knows about the sandbox now. Raises SandboxNotFound."""
         self._info = await self._provider.get(self.id)
         return self._info
 
@@ -449,19 +449,19 @@ class AsyncSandbox(StateVerbs):
         return True
 
     async def health_check(self, checks: Checks | None = None, *, timeout: float = CHECK_TIMEOUT) -> HealthReport:
-        """Whether it works: agent, command, disk, memory, workdir, and the caller's own checks by name, all at once.
+        """Check the agent, a command, disk, memory and workdir, and run the caller's own checks by name, all at once.
 
         A check is a shell command that must exit with 0, or a function of the sandbox that returns True or None, or
-        False or a reason why not, or what `exec` returned; a HealthCheck is one with another `timeout`. One that raises
-        or takes longer than `timeout` is not healthy, and neither is a sandbox that is gone. A name that is built in is
-        replaced. The report is true in an `if` when all is well.
+        False or a reason why not, or what `exec` returned; a HealthCheck is a check with another `timeout`. A check
+        that raises or takes longer than `timeout` is not healthy, and neither is a sandbox that is gone. A check with
+        the name of a built-in one replaces it. The report is true in an `if` when all is well.
 
-        Raises InvalidArgument for a check that is none.
+        Raises InvalidArgument for an invalid check.
         """
         return await examine(self, checks, timeout)
 
     async def instructions(self, *, extra: str | None = None, context: object = None) -> str:
-        """A short text for an agent's system prompt: how this sandbox works and what is really in it.
+        """A short text for an agent's system prompt: how this sandbox works and what is installed in it.
 
         The text or function of `create(instructions=…)` takes its place; a function gets an InstructionsContext with
         `context` in it. `extra` is added at the end.
@@ -471,10 +471,10 @@ class AsyncSandbox(StateVerbs):
         return await describe(self, self._instructions, extra, context)
 
     async def wait_for_state(self, state: State | str, *, timeout: float = 60.0) -> SandboxInfo:
-        """Wait until it is in that state.
+        """Wait until the sandbox is in that state.
 
         Raises:
-            Timeout: it is in another one after `timeout` seconds, which the message names.
+            Timeout: it is in another state after `timeout` seconds; the message names that state.
             SandboxNotFound: it is gone, and `destroyed` was not what was waited for.
             InvalidArgument: there is no such state.
         """
@@ -496,7 +496,7 @@ class AsyncSandbox(StateVerbs):
         timeout are results. After `timeout` seconds, or when the calling task is cancelled, the command is killed with
         all its descendants. Past `output_limit` bytes a stream, the middle of the output is dropped and counted; the
         text of the result has a line there that says so. A command that failed because it, or a process it started,
-        was killed for want of memory has the status `out_of_memory`; where it carried on and exited with 0, only
+        was killed for lack of memory has the status `out_of_memory`; where it continued and exited with 0, only
         `oom_killed` is set.
         `on_stdout` and `on_stderr` get text as it comes; an exception in them kills the command and is raised here.
 
@@ -529,9 +529,9 @@ class AsyncSandbox(StateVerbs):
         output_limit: int = OUTPUT_LIMIT,
         **options: Unpack[CommandOptions],
     ) -> ExecResult:
-        """Run a command on a terminal of its own and wait for it; all it shows is in `stdout`. Otherwise as `exec`.
+        """Run a command on its own terminal and wait for it; all it shows is in `stdout`. Otherwise as `exec`.
 
-        `input` is typed as it is: `\\x04` on a line of its own ends it. `on_data` gets what is shown as it comes.
+        `input` is typed as it is: `\\x04` alone on a line ends it. `on_data` gets what is shown as it comes.
 
         Raises:
             InvalidArgument: an option that makes no sense, before anything is sent.
@@ -546,7 +546,7 @@ class AsyncSandbox(StateVerbs):
     ) -> CodeResult:
         """Run a snippet of python, javascript, bash, sh, perl or ruby with what the sandbox has installed for it.
 
-        What comes back is what `exec` returns: a non-zero exit, a signal, a timeout and the lack of memory are results.
+        The result is what `exec` returns: a non-zero exit, a signal, a timeout and the lack of memory are results.
 
         Raises:
             Unsupported: another language.
@@ -561,14 +561,14 @@ class AsyncSandbox(StateVerbs):
         return result
 
     async def usage(self) -> Usage:
-        """What it uses now: the provider's measurements, and disk and network as seen inside.
+        """What the sandbox uses now: the provider's measurements, and disk and network as seen inside.
 
         Raises SandboxNotFound, SandboxStopped, ConnectionLost.
         """
         return await measure(self._link)
 
     def on(self, event: EventType | Literal["*"], callback: EventCallback) -> Callable[[], None]:
-        """Call `callback` for each event of that type, or of every type with "*"; returns what ends it.
+        """Call `callback` for each event of that type, or of every type with "*"; returns the function that ends this.
 
         Events from before are delivered too, so a late callback still sees `created`. The callback may be a coroutine
         function; what it raises is logged. Needs a running event loop.
@@ -580,7 +580,7 @@ class AsyncSandbox(StateVerbs):
     def events(self, *, since: int = 0) -> AsyncIterator[Event]:
         """The events with a cursor above `since`, then those to come; ends with `destroyed`.
 
-        `connected`, `disconnected`, `reconnecting`, and an `error` of this object's connection or commands, are its own
-        and not seen by other clients. What `data` has is in `Event`.
+        `connected`, `disconnected`, `reconnecting`, and an `error` of this object's connection or commands, belong to
+        this object; other clients do not see them. `Event` describes `data`.
         """
         return self._log.follow(since)

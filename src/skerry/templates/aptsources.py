@@ -1,8 +1,8 @@
-"""This machine's package sources, made fit for a new root: the same mirrors, the same keys, at paths of its own.
+"""This machine's package sources, adapted to a new root: the same mirrors and keys, at the root's own paths.
 
-Both formats are read: deb822 (`*.sources`) and one line each (`*.list`). Taken are those of the distribution itself:
-its code name with or without -updates, -security and -backports, over http or https. Sources with a password in their
-address are left out, since whatever a template has, every sandbox made from it can read.
+Both formats are read: deb822 (`*.sources`) and one line each (`*.list`). Only those of the distribution itself are
+taken: its code name with or without -updates, -security and -backports, over http or https. Sources with a password in
+their address are left out, since whatever a template has, every sandbox made from it can read.
 """
 
 from __future__ import annotations

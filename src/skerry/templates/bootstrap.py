@@ -50,9 +50,11 @@ def recipe(template: Template, sources: AptSources) -> Template:
     """
     if template.base is not None or template.packages.pip or template.packages.npm or template.scripts.build:
         hint = "make a template of that base with the rest"
-        raise InvalidArgument(f"template {template.name!r}: a root without a base has apt packages only", hint=hint)
+        raise InvalidArgument(
+            f"template {template.name!r}: a root without a base can only have apt packages", hint=hint
+        )
     if template.files:
-        raise InvalidArgument(f"template {template.name!r}: a root without a base has no files of its own")
+        raise InvalidArgument(f"template {template.name!r}: a root without a base cannot have files")
     files = {f"{_STAGE}/base.sources": File(sources.text, owner="root"), _FILTER: File(_DPKG, owner="root")}
     for path, content in sources.files.items():
         files[f"{_STAGE}/keyrings/{path.rpartition('/')[2]}"] = File(content, owner="root")

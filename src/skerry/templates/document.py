@@ -83,7 +83,7 @@ class Value:
             if name not in names:
                 folded = {known.lower().replace("_", ""): known for known in names}
                 near = difflib.get_close_matches(name.lower().replace("_", ""), folded, n=1)
-                hint = f"did you mean {folded[near[0]]!r}?" if near else f"known are {', '.join(names)}"
+                hint = f"did you mean {folded[near[0]]!r}?" if near else f"use one of {', '.join(names)}"
                 value.wrong("there is no such key", hint=hint)
         return pairs
 
@@ -96,7 +96,7 @@ def read(text: str, source: str) -> Value:
     import yaml
 
     if len(text) > MAX_SIZE:
-        raise InvalidArgument(f"{source} is larger than {MAX_SIZE} bytes", hint="give files a `source` of their own")
+        raise InvalidArgument(f"{source} is larger than {MAX_SIZE} bytes", hint="give each file its own `source`")
     try:
         depth = 0
         for event in yaml.parse(text, yaml.SafeLoader):

@@ -15,7 +15,7 @@ USER_NAME = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _APT = re.compile(r"[a-z0-9][a-z0-9+.-]+(:[a-z0-9]+)?([=/][A-Za-z0-9.+:~-]+)?")
 _NOT_KEPT = ("/proc", "/sys", "/dev", "/run", "/tmp", "/.skerry")
-"""What a sandbox gets anew at each start: a file put there by a template would not be seen."""
+"""What a sandbox gets again at each start: a file that a template puts there would not be seen."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -156,7 +156,7 @@ class Template:
 
 def check_name(name: object, what: str = "name") -> str:
     if not isinstance(name, str) or not NAME.fullmatch(name) or name.startswith("sb-"):
-        hint = "up to 63 of a-z 0-9 . _ - that begin with a letter or digit, and not with sb-"
+        hint = "use up to 63 of a-z 0-9 . _ - and begin with a letter or digit, but not with sb-"
         raise InvalidArgument(f"{what}: {name!r} is not a name for a template", hint=hint)
     if name == IMAGES:
         hint = "base: {image: …}" if what == "base" else "choose another"
@@ -192,14 +192,14 @@ def check_ports(ports: object) -> None:
         raise InvalidArgument(f"ports must be a tuple of numbers, not {type(ports).__name__}")
     for port in ports:
         if type(port) is not int or not 1 <= port <= 65535:
-            raise InvalidArgument(f"ports: {port!r} is not a port", hint="a whole number from 1 to 65535")
+            raise InvalidArgument(f"ports: {port!r} is not a port", hint="give a whole number from 1 to 65535")
     if len(set(ports)) < len(ports):
         raise InvalidArgument("ports: one of them is there twice")
 
 
 def _check_path(path: object, what: str) -> None:
     if not isinstance(path, str) or not path.startswith("/") or "\0" in path or posixpath.normpath(path) != path:
-        hint = "a path without . and .. in it; relative ones of files are below the working directory"
+        hint = "give a path without . and ..; relative paths of files are below the working directory"
         raise InvalidArgument(f"{what} must lead to one clear place, not to {path!r}", hint=hint)
     if path == "/" or any(path == top or path.startswith(f"{top}/") for top in _NOT_KEPT):
         raise InvalidArgument(f"{what}: {path} is not a place that a template can fill")
@@ -207,7 +207,7 @@ def _check_path(path: object, what: str) -> None:
 
 def _check(value: object, pattern: re.Pattern[str], what: str) -> None:
     if not isinstance(value, str) or not pattern.fullmatch(value):
-        raise InvalidArgument(f"{what}: {value!r} is not one")
+        raise InvalidArgument(f"{what}: {value!r} is not valid")
 
 
 def _texts(values: object, what: str) -> Iterable[str]:

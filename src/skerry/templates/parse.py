@@ -29,7 +29,7 @@ def load(path: str | os.PathLike[str]) -> Template:
         file /= FILE_NAME
     try:
         if file.exists() and not file.is_file():
-            raise InvalidArgument(f"{file} is no regular file", hint="give a template.yaml or its directory")
+            raise InvalidArgument(f"{file} is not a regular file", hint="give a template.yaml or its directory")
         with open(file, "rb") as content:
             text = content.read(MAX_SIZE + 1).decode()
     except (OSError, UnicodeDecodeError) as error:
@@ -254,6 +254,8 @@ def _walk(directory: Path) -> list[Path]:
 def _read_file(path: Path, mode: int | None, owner: str | None) -> File:
     info = path.lstat()
     if not stat.S_ISREG(info.st_mode):
-        raise InvalidArgument(f"{path.name} is no regular file", hint="links and devices cannot be part of a template")
+        raise InvalidArgument(
+            f"{path.name} is not a regular file", hint="links and devices cannot be part of a template"
+        )
     executable = bool(info.st_mode & 0o100)
     return File(path.read_bytes(), (0o755 if executable else 0o644) if mode is None else mode, owner)

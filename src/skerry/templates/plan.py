@@ -106,8 +106,10 @@ def archive(template: Template) -> bytes:
 
 
 def digest(template: Template, base_digest: str) -> str:
-    """A hash over everything that decides what the build leaves; names, descriptions, ports and scripts that run
-    later are no part of it."""
+    """A hash over everything that decides what the build leaves.
+
+    Names, descriptions, ports and scripts that run later are not part of it.
+    """
     parts = [
         [step.run, step.user, step.cwd, sorted(step.env.items()), hashlib.sha256(step.stdin).hexdigest()]
         for step in steps(template)

@@ -44,7 +44,7 @@ def run_suite(
     chosen = [suite for suite in SUITES if only in (None, suite.title)]
     if not chosen:
         names = ", ".join(suite.title for suite in SUITES)
-        raise InvalidArgument(f"there is no class {only!r}", hint=f"one of {names}")
+        raise InvalidArgument(f"there is no class {only!r}", hint=f"use one of {names}")
     plugin = _Plugin(provider, options or {}, on_case)
     with tempfile.TemporaryDirectory() as nowhere:
         # Neither the caller's configuration nor its plugins take part: the result is about the provider alone.

@@ -16,7 +16,7 @@ _OVERLAY = "trusted.overlay."
 _MAX_NAME = 255
 _KEPT = ("security.capability", "system.posix_acl_access", "system.posix_acl_default")
 _DROPPED = frozenset(_OVERLAY + name for name in ("origin", "impure", "nlink", "upper", "uuid"))
-"""Caches and back references of one mounted overlay; overlayfs makes them anew."""
+"""Caches and back references of one mounted overlay; overlayfs makes them again."""
 _OF_THE_HOST = ("security.", "btrfs.")
 """Labels of the host's security modules, and properties of the file system the layer lies on."""
 
@@ -45,7 +45,7 @@ def may_be_set(name: bytes) -> bool:
 
 
 def read_attributes(file: int | str, path: bytes) -> Attributes:
-    """Of an open file, or of what a path names if it is no link.
+    """The attributes of an open file, or of what a path names if it is not a link.
 
     Raises Unsupported for an attribute that changes what a file is and that no archive can carry.
     """

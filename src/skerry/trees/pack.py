@@ -242,7 +242,7 @@ class Packer:
 
 
 def _data_range(fd: int, at: int, end: int) -> tuple[int, int]:
-    """Where the next bytes that are no hole begin and stop."""
+    """Where the next bytes that are not a hole begin and stop."""
     try:
         start = os.lseek(fd, at, os.SEEK_DATA)
         return min(start, end), min(os.lseek(fd, start, os.SEEK_HOLE), end)

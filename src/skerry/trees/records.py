@@ -188,7 +188,7 @@ def _entry(data: bytes, at: int, end: int) -> Entry:
         raise TreeError("a link without a target")
     if same_as is not None:
         if kind != b"file" or not same_as:
-            raise TreeError("a second name of something that is no file")
+            raise TreeError("a second name of something that is not a file")
         check_path(same_as)
     return Entry(path, kind, mode, mtime_ns, size, target, same_as, tuple(xattrs))
 

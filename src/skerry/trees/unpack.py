@@ -202,13 +202,13 @@ class Unpacker:
                     at = os.open(directory, _HERE, dir_fd=at)
                     opened.callback(os.close, at)
                 if not stat.S_ISREG(os.lstat(last, dir_fd=at).st_mode):
-                    raise TreeError("a second name of something that is no file")
+                    raise TreeError("a second name of something that is not a file")
             except OSError:
                 raise TreeError("a second name of a file that is not there") from None
             os.link(last, name, src_dir_fd=at, dst_dir_fd=fd, follow_symlinks=False)
 
     def _place(self, name: str, make: Callable[[str, int], None]) -> None:
-        """In a tree of our own a name is free; a merge makes it elsewhere first."""
+        """In a new tree the name is free; a merge makes the entry elsewhere first."""
         level = self._levels[-1].fd
         if self._merge:
             make("part", self._temp_fd)
@@ -258,7 +258,7 @@ class Unpacker:
             raise TreeError("an end that does not count what came before it")
 
     def commit(self) -> None:
-        """Everything takes its place. Raises TreeError when the stream was not complete."""
+        """Put everything in its place. Raises TreeError when the stream was not complete."""
         if not self._ended or not self._decoder.complete:
             raise TreeError("a tree without an end")
         while len(self._levels) > (0 if self._merge else 1):

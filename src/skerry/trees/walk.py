@@ -44,16 +44,16 @@ def changed(path: bytes) -> Conflict:
 
 
 def open_root(root: os.PathLike[str] | str | int) -> int:
-    """A descriptor of one's own."""
+    """Open a new descriptor of the root."""
     if isinstance(root, int):
         return os.open(".", _DIRECTORY, dir_fd=root)
     return os.open(root, _DIRECTORY)
 
 
 def walk_tree(root: int) -> Generator[Found, None, None]:
-    """Closes `root` at the end.
+    """Walk the entries below `root`; closes `root` at the end.
 
-    Raises Unsupported for a device, or a tree that is too deep; Conflict for what changes meanwhile.
+    Raises Unsupported for a device, or a tree that is too deep; Conflict for what changes in the meantime.
     """
     levels = [_Level(root, iter(()), b"")]
     try:

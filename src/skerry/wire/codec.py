@@ -30,7 +30,7 @@ def message(cls: M) -> M:
 
 
 class Message:
-    """A payload made of fields. `type` is set on those that have a frame type of their own."""
+    """A payload made of fields. `type` is set on those that have their own frame type."""
 
     __slots__ = ()
     type: ClassVar[Type | None] = None

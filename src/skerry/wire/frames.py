@@ -65,7 +65,7 @@ class Type(IntEnum):
 
 
 class FrameError(ValueError):
-    """The other side broke the protocol; the connection cannot go on."""
+    """The other side broke the protocol; the connection cannot continue."""
 
 
 class Frame(NamedTuple):

@@ -152,7 +152,7 @@ class Attached(Message):
 
 @message
 class Notice(Message):
-    """What has changed for somebody attached; absent: nothing of that kind."""
+    """What has changed for an attached client; absent: nothing of that kind."""
 
     controls: int | None = tag(1, default=None)
     cols: int | None = tag(2, default=None)

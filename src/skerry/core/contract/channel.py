@@ -10,14 +10,14 @@ from anyio.abc import ByteStream, SocketAttribute, UNIXSocketStream
 
 
 class Ends(Protocol):
-    """Who gets what comes out of a pipe."""
+    """Receives what comes out of a pipe."""
 
     def received(self, data: memoryview | bytes) -> None: ...
     def drained(self) -> None:
-        """Everything written has left."""
+        """Called when everything written has left."""
 
     def ended(self, error: Exception | None) -> None:
-        """Nothing more comes; None is a proper end. Called at most once, and not after `close`."""
+        """Called when nothing more comes; None is a proper end. Called at most once, and not after `close`."""
 
 
 class Pipe(Protocol):
@@ -35,11 +35,11 @@ class Pipe(Protocol):
 
 
 class PipeStream(ByteStream):
-    """A stream that can become a pipe: it is not to be used as a stream then."""
+    """A stream that can become a pipe; after that it must not be used as a stream."""
 
     @abstractmethod
     def into_pipe(self, ends: Ends) -> Pipe:
-        """What has come already is handed to `ends` before anything else, not before this returns."""
+        """Become a pipe. `ends` first gets what has already come, but not before this returns."""
 
 
 def raw_socket(stream: ByteStream) -> socket.socket | None:

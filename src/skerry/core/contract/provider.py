@@ -54,7 +54,7 @@ class Provider(ABC):
 
     @abstractmethod
     async def create(self, spec: SandboxSpec) -> SandboxInfo:
-        """Make a sandbox whose agent answers. Cancelled or failed, nothing is left of it.
+        """Make a sandbox whose agent answers. If the call fails or is cancelled, nothing is left of the sandbox.
 
         Raises:
             Unsupported: an option that cannot be honoured, before anything is made.
@@ -77,7 +77,7 @@ class Provider(ABC):
 
     @abstractmethod
     async def destroy(self, sandbox_id: str) -> None:
-        """End it and remove everything of it. One that is not there is no error."""
+        """Destroy the sandbox and remove everything that belongs to it. Does nothing if there is no such sandbox."""
 
     @abstractmethod
     async def dial(self, sandbox_id: str, port: int = AGENT_PORT) -> Channel:
@@ -97,7 +97,7 @@ class Provider(ABC):
 
     @abstractmethod
     async def sweep(self) -> Sequence[str]:
-        """Remove what nobody owns any more; the ids of what was removed."""
+        """Remove what nobody owns any more. Returns the ids of what was removed."""
 
 
 class Deadlines(ABC):
@@ -105,7 +105,10 @@ class Deadlines(ABC):
 
     @abstractmethod
     async def record_deadline(self, sandbox_id: str, seconds: float) -> SandboxInfo:
-        """Note the new end, `seconds` from now; the agent has been told. Raises SandboxNotFound, QuotaExceeded."""
+        """Record the new end, `seconds` from now; the caller has told the agent.
+
+        Raises SandboxNotFound, QuotaExceeded.
+        """
 
 
 class Leases(ABC):
@@ -113,9 +116,9 @@ class Leases(ABC):
 
     @abstractmethod
     async def record_lease(self, sandbox_id: str, *, held: bool = True) -> None:
-        """Note that the sandbox belongs to this process and ends with it, or no longer. Raises SandboxNotFound.
+        """Record that the sandbox belongs to this process and ends with it, or no longer. Raises SandboxNotFound.
 
-        One made with `SandboxSpec.leased` is `SandboxInfo.prepared` once this lease has been given back.
+        A sandbox made with `SandboxSpec.leased` is `SandboxInfo.prepared` once this lease has been given back.
         """
 
 
@@ -128,39 +131,42 @@ class Resizable(ABC):
 
 
 class Stoppable(ABC):
-    """Can end what runs in a sandbox, keep its files, and start it again. Each returns when it is so."""
+    """Can end what runs in a sandbox, keep its files, and start it again. Each call returns when it is done."""
 
     @abstractmethod
     async def stop(self, sandbox_id: str, *, grace: float) -> SandboxInfo:
-        """Ask the processes to end, kill them after `grace` seconds; files and environment stay. Stopped: no error.
+        """Ask the processes to end and kill them after `grace` seconds; files and environment stay.
 
-        Raises SandboxNotFound, Conflict for a state that does not allow it.
+        Does nothing if the sandbox is stopped. Raises SandboxNotFound, Conflict for a state that does not allow it.
         """
 
     @abstractmethod
     async def start(self, sandbox_id: str) -> SandboxInfo:
-        """Start one that is stopped or archived; resume one that is paused. Running: no error.
+        """Start a stopped or archived sandbox; resume a paused one. Does nothing if the sandbox is running.
 
         Raises SandboxNotFound, SandboxFailed (`recover` it), Conflict.
         """
 
     @abstractmethod
     async def restart(self, sandbox_id: str, changes: Changes, *, grace: float) -> SandboxInfo:
-        """Stop it, apply `changes`, start it. What cannot be honoured is refused before it is stopped.
+        """Stop the sandbox, apply `changes`, and start it. What cannot be honoured is refused before the stop.
 
         Raises SandboxNotFound, Unsupported, QuotaExceeded, Conflict.
         """
 
     @abstractmethod
     async def reset(self, sandbox_id: str, *, hard: bool) -> SandboxInfo:
-        """Kill its processes and forget changed variables; `hard`: its files are again what they were at its creation.
+        """Kill its processes and forget changed variables; with `hard`, its files are again what they were at creation.
 
-        It runs afterwards. Volumes are not touched. Raises SandboxNotFound, Conflict.
+        The sandbox runs afterwards. Volumes are not touched. Raises SandboxNotFound, Conflict.
         """
 
     @abstractmethod
     async def recover(self, sandbox_id: str) -> SandboxInfo:
-        """Start one that has failed, with the files it had. Raises SandboxNotFound, Conflict if it has not failed."""
+        """Start a sandbox that has failed, with the files it had.
+
+        Raises SandboxNotFound, Conflict if it has not failed.
+        """
 
 
 class Pausable(ABC):
@@ -168,30 +174,30 @@ class Pausable(ABC):
 
     @abstractmethod
     async def pause(self, sandbox_id: str) -> SandboxInfo:
-        """Paused: no error. Raises SandboxNotFound, Conflict for one that does not run."""
+        """Does nothing if the sandbox is paused. Raises SandboxNotFound, Conflict for one that does not run."""
 
     @abstractmethod
     async def resume(self, sandbox_id: str) -> SandboxInfo:
-        """Running: no error. Raises SandboxNotFound, Conflict for one that is not paused."""
+        """Does nothing if the sandbox is running. Raises SandboxNotFound, Conflict for one that is not paused."""
 
 
 class Snapshots(ABC):
-    """Can keep the files of a sandbox as they are at a moment. `SandboxSpec.snapshot` begins with one."""
+    """Can keep the files of a sandbox as they are at a moment. `SandboxSpec.snapshot` names the one to begin with."""
 
     @abstractmethod
     async def create_snapshot(
         self, sandbox_id: str, *, name: str | None, description: str, hidden: bool = False
     ) -> SnapshotInfo:
-        """Of a sandbox in any state that has files; a running one stands still for the moment it takes.
+        """Take a snapshot of a sandbox in any state that has files; a running one stands still for that moment.
 
-        A `hidden` one is not listed and has no place in the tree of parents: for copies.
+        A `hidden` snapshot, made for copies, is not listed and has no place in the tree of parents.
 
         Raises SandboxNotFound, Conflict for a taken name, DiskFull.
         """
 
     @abstractmethod
     async def list_snapshots(self, sandbox_id: str | None = None) -> Sequence[SnapshotInfo]:
-        """Those taken of a sandbox, there or gone, or all; newest first."""
+        """The snapshots of one sandbox, which may be gone, or all snapshots; newest first."""
 
     @abstractmethod
     async def find_snapshot(self, id_or_name: str) -> SnapshotInfo:
@@ -199,7 +205,7 @@ class Snapshots(ABC):
 
     @abstractmethod
     async def delete_snapshot(self, snapshot_id: str) -> None:
-        """Its children get its parent. What others were made from stays on disk until they are gone.
+        """Delete a snapshot; its children get its parent. What others were made from stays on disk until they are gone.
 
         Raises SnapshotNotFound.
         """
@@ -217,16 +223,16 @@ class Archivable(ABC):
 
     @abstractmethod
     async def archive(self, sandbox_id: str, *, key: bytes | None = None) -> SandboxInfo:
-        """Stop it and store it; its files take no other room afterwards. Archived: no error.
+        """Stop the sandbox and store it; its files take no other room afterwards. Does nothing if it is archived.
 
-        Without `key` the provider's default one, if there is one, encrypts it.
+        Without `key`, the provider's default key, if there is one, encrypts the archive.
 
-        Raises SandboxNotFound, Conflict, DiskFull; one that cannot be stored is stopped and has its files.
+        Raises SandboxNotFound, Conflict, DiskFull; a sandbox that cannot be stored is stopped and keeps its files.
         """
 
     @abstractmethod
     async def unarchive(self, sandbox_id: str, *, key: bytes | None = None) -> SandboxInfo:
-        """Give an archived one its files back; it is stopped then. Not archived: no error.
+        """Give an archived sandbox its files back; then it is stopped. Does nothing if it is not archived.
 
         Raises SandboxNotFound, Unauthenticated for a wrong or missing key, Corrupted, DiskFull; it stays archived.
         """
@@ -241,8 +247,8 @@ class Portable(ABC):
     ) -> ExportInfo:
         """Write a sandbox or a snapshot, by its id, to `target`. `on_progress` gets the bytes of content so far.
 
-        Both are called in a thread. Cancelled, this ends after the write that is under way, which is interrupted if
-        `target` is `pipes.Interruptible`; and so of `import_state`.
+        Both are called in a thread. When it is cancelled, this ends after the write that is under way, which is
+        interrupted if `target` is `pipes.Interruptible`. The same holds for `import_state`.
 
         Raises SandboxNotFound, SnapshotNotFound, Conflict, DiskFull, and what `target` and `on_progress` raise.
         """
@@ -251,10 +257,10 @@ class Portable(ABC):
     async def import_state(
         self, source: BinaryIO, spec: SandboxSpec, *, key: bytes | None, on_progress: Callable[[int], None] | None
     ) -> SandboxInfo:
-        """Make a sandbox from what `source` gives; what `spec` leaves open is the file's.
+        """Make a sandbox from what `source` gives; the file decides what `spec` leaves open.
 
         Raises Corrupted for a file that is damaged or cut short, Unauthenticated for the wrong key,
-        TemplateNotFound; nothing is left then.
+        TemplateNotFound; then nothing is left.
         """
 
 
@@ -283,17 +289,17 @@ class Templates(ABC):
 
     @abstractmethod
     async def find_template(self, which: str) -> BuiltTemplate:
-        """By id, reference, name with version, or name: the newest then. Raises TemplateNotFound."""
+        """Find a template by id, reference, name with version, or name (the newest). Raises TemplateNotFound."""
 
     @abstractmethod
     async def list_templates(self) -> Sequence[BuiltTemplate]:
-        """Those that are built and not superseded, by name; of one name the newest first."""
+        """The templates that are built and not superseded, by name; of one name the newest first."""
 
     @abstractmethod
     async def remove_template(self, template_id: str, *, later: bool = False) -> None:
         """Raises TemplateNotFound, Conflict while a sandbox, a snapshot or another template needs it.
 
-        With `later` that is no error: no name finds it any more, and it goes when nothing needs it.
+        With `later` there is no Conflict: no name finds the template any more, and it goes when nothing needs it.
         """
 
     @abstractmethod
@@ -302,20 +308,20 @@ class Templates(ABC):
 
     @abstractmethod
     def building(self, digest: str) -> AbstractAsyncContextManager[None]:
-        """Entered by one at a time, of all processes: who builds a layer. Others wait until it is left."""
+        """A lock among all processes for building a layer: one at a time holds it, the others wait."""
 
     @abstractmethod
     async def commit_layer(self, sandbox_id: str, digest: str, *, directory: str | None = None) -> None:
-        """End a sandbox and keep what it wrote under `digest`; the sandbox is gone then.
+        """End a sandbox and keep what it wrote under `digest`; then the sandbox is gone.
 
-        `directory`, one of its root, is kept as a root of its own instead of all.
+        With `directory`, a directory in the sandbox's root, only that one is kept, as a new root.
 
         Raises SandboxNotFound, Conflict, DiskFull.
         """
 
     @abstractmethod
     async def add_template(self, info: BuiltTemplate) -> BuiltTemplate:
-        """Keep a template whose layers are there; with its size and time. The same again is no error.
+        """Keep a template whose layers exist. Returns it with its size and time. Keeping it again is not an error.
 
         Raises Conflict when a layer is gone, DiskFull.
         """

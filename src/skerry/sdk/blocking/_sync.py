@@ -101,10 +101,11 @@ class ExecStream:
     """Iterate it for chunks of output in the order they came; it ends with the command.
 
     The command starts with `with`, with the first chunk, or with `wait()`. Leaving the `with` block before
-    the end kills a command of `exec_stream` with all its descendants, and only detaches from a background process.
-    The command is held back while nobody takes its output. Use it either as a whole or by its `stdout` and `stderr`;
-    bytes of one that nobody iterates are kept for `wait()` up to the output limit. `wait()` takes what the same task
-    has begun to iterate and left: used again, such an iterator raises InvalidArgument if there was more.
+    the end kills a command of `exec_stream` with all its descendants, and only detaches from a background process. The
+    command is held back while nobody takes its output. Iterate either the whole stream, or its `stdout` and `stderr`;
+    the bytes of a stream that nobody iterates are kept for `wait()` up to the output limit. `wait()` takes over
+    iterators that the same task has begun and left: used again, such an iterator raises InvalidArgument if there was
+    more.
     """
 
     def __init__(self, inner: _exec_stream.AsyncExecStream) -> None:
@@ -162,7 +163,7 @@ class ExecStream:
     def kill(self, signal: int = SIGKILL) -> None:
         """Send a signal: SIGKILL goes to the command and all its descendants, others to its process group.
 
-        A command that has ended is no error.
+        Does nothing if the command has ended.
         """
         run(self._inner.kill(signal))
 
@@ -173,7 +174,7 @@ class ExecStream:
 
     @property
     def gap(self) -> int:
-        """Bytes that were asked for and were no longer in the ring buffers, so far."""
+        """How many bytes that were asked for were no longer in the ring buffers, so far."""
         return self._inner.gap
 
 
@@ -192,7 +193,7 @@ class Env:
         return run(self._inner.get(name))
 
     def unset(self, *names: str) -> None:
-        """Remove variables; one that is not set is no error."""
+        """Remove variables; one that is not set is ignored."""
         run(self._inner.unset(*names))
 
     def all(self) -> dict[str, str]:
@@ -201,10 +202,10 @@ class Env:
 
 
 class Process:
-    """A background process. It runs on when the handle, the connection or the client is gone.
+    """A background process. It keeps running when the handle, the connection or the client is gone.
 
-    With nobody attached it is never held back: its last output, 1 MiB a stream, stays in a ring buffer. Iterating,
-    `attach` and `wait` attach to it; while attached, the process waits for its output to be taken.
+    With nobody attached it is never held back: its last output, 1 MiB for each stream, stays in a ring buffer.
+    Iterating, `attach` and `wait` attach to it; while attached, the process waits for its output to be taken.
     """
 
     def __init__(self, inner: _process.AsyncProcess) -> None:
@@ -221,9 +222,9 @@ class Process:
         return self._inner.pid
 
     def attach(self, *, since: Since = 0, output_limit: int = OUTPUT_LIMIT) -> ExecStream:
-        """Its output from `since` on, and its end; `gap` says how much of that is no longer there.
+        """The process's output from `since` on, and its end; `gap` says how much of that is no longer there.
 
-        Takes over from whoever was attached, unless this handle only views.
+        Takes over from the client that was attached, unless this handle only views.
         """
         return ExecStream(call(lambda: self._inner.attach(since=since, output_limit=output_limit)))
 
@@ -231,7 +232,7 @@ class Process:
         return iterate(aiter(self._inner))
 
     def wait(self) -> ExecResult:
-        """Wait for the end; the result has the output that is still there, up to 8 MiB a stream.
+        """Wait for the end; the result has the output that is still there, up to 8 MiB for each stream.
 
         Raises:
             ProcessNotFound: it ended so long ago that it is forgotten.
@@ -239,13 +240,13 @@ class Process:
         return run(self._inner.wait())
 
     def poll(self) -> ProcessInfo:
-        """How it is now, without waiting. Raises ProcessNotFound."""
+        """The state of the process now, without waiting. Raises ProcessNotFound."""
         return run(self._inner.poll())
 
     def output(self, *, since: Since = 0) -> ProcessOutput:
         """What the ring buffers hold now from `since` on. Neither waits nor holds the process back.
 
-        To go on without a loss, pass what `next` says.
+        To continue without a loss, pass what `next` says.
 
         Raises ProcessNotFound, and InvalidArgument for an offset beyond the end, or one number beyond both ends.
         """
@@ -258,18 +259,18 @@ class Process:
             InvalidArgument: the handle only views, or the input was closed.
             ProcessNotFound: the process has ended.
             QuotaExceeded: it has left too much input of several clients unread.
-            ConnectionLost: the connection was lost or `attach` called meanwhile; some of it may have been sent.
+            ConnectionLost: the connection was lost, or `attach` called, during the write; some may have been sent.
         """
         run(self._inner.write_stdin(data))
 
     def close_stdin(self) -> None:
-        """Let the process find the end of its input; again is no error. Raises as `write_stdin` does."""
+        """Close the input of the process; closing it again is not an error. Raises as `write_stdin` does."""
         run(self._inner.close_stdin())
 
     def kill(self, signal: int = SIGKILL) -> None:
         """Send a signal: SIGKILL goes to the process and all its descendants, others to its process group.
 
-        A process that has ended is no error. Raises ProcessNotFound when it ended so long ago that it is forgotten.
+        Does nothing if the process has ended. Raises ProcessNotFound when it ended so long ago that it is forgotten.
         """
         run(self._inner.kill(signal))
 
@@ -294,7 +295,7 @@ class Processes:
         return Process(run(self._inner.spawn(command, stdin=stdin, **options)))
 
     def list(self) -> list[ProcessInfo]:
-        """Those that run and the last ones that ended, oldest first."""
+        """The processes that run and the last ones that ended, oldest first."""
         return run(self._inner.list())
 
     def get(self, id: int, *, view: bool = False) -> Process:
@@ -309,7 +310,7 @@ class Processes:
     def kill(self, id: int, signal: int = SIGKILL) -> None:
         """Send a signal: SIGKILL goes to the process and all its descendants, others to its process group.
 
-        A process that has ended is no error. Raises ProcessNotFound when it is not there.
+        Does nothing if the process has ended. Raises ProcessNotFound when it is not there.
         """
         run(self._inner.kill(id, signal))
 
@@ -335,22 +336,22 @@ class TerminalStream:
         run(self._inner.__aexit__(kind, error, traceback))
 
     def close(self) -> None:
-        """Detach; the terminal goes on. Harmless afterwards."""
+        """Detach; the terminal keeps running. Harmless afterwards."""
         run(self._inner.aclose())
 
     @property
     def gap(self) -> int:
-        """Bytes that were asked for and were no longer in the ring buffer, so far."""
+        """How many bytes that were asked for were no longer in the ring buffer, so far."""
         return self._inner.gap
 
     @property
     def controls(self) -> bool:
-        """Whether what is written here is typed: False for a viewer, and once another client has taken over."""
+        """Whether this stream can type: False for a viewer, and once another client has taken over."""
         return self._inner.controls
 
     @property
     def size(self) -> tuple[int, int] | None:
-        """Columns and rows, as last told; None before it is attached."""
+        """Columns and rows, as last known; None before it is attached."""
         return self._inner.size
 
     @property
@@ -375,7 +376,7 @@ class TerminalStream:
         """Type `data`; waits while the terminal does not take it.
 
         Raises:
-            InvalidArgument: it only views.
+            InvalidArgument: this stream only views.
             Conflict: another client has taken over; attaching again takes it back.
             ProcessNotFound: the program has ended.
             ConnectionLost: some of it may have been typed.
@@ -384,10 +385,10 @@ class TerminalStream:
 
 
 class Terminal:
-    """A terminal. It runs on when the handle, the connection or the client is gone.
+    """A terminal. It keeps running when the handle, the connection or the client is gone.
 
     With nobody attached it is never held back: its last 1 MiB of output stays in a ring buffer. While `attach` is
-    iterated, the terminal waits for its output to be taken. One client at a time controls it; the last to attach does.
+    iterated, the terminal waits for its output to be taken. One client at a time controls it: the last that attached.
     """
 
     def __init__(self, inner: _terminal.AsyncTerminal) -> None:
@@ -414,9 +415,9 @@ class Terminal:
         return self._inner.rows
 
     def attach(self, *, since: int = 0) -> TerminalStream:
-        """What it shows from the byte offset `since` on (-1: only what comes), and its end.
+        """What the terminal shows from the byte offset `since` on (-1: only what comes), and its end.
 
-        Takes over from whoever was attached, unless this handle only views.
+        Takes over from the client that was attached, unless this handle only views.
         """
         return TerminalStream(call(lambda: self._inner.attach(since=since)))
 
@@ -432,7 +433,7 @@ class Terminal:
         run(self._inner.write(data))
 
     def resize(self, cols: int, rows: int) -> None:
-        """Change its size; the program gets SIGWINCH, and everybody attached is told.
+        """Change its size; the program gets SIGWINCH, and every attached client is told.
 
         Raises InvalidArgument for a side that is not 1 to 10,000, ProcessNotFound when the program has ended.
         """
@@ -447,7 +448,7 @@ class Terminal:
         return run(self._inner.wait())
 
     def poll(self) -> TerminalInfo:
-        """How it is now, without waiting. Raises ProcessNotFound."""
+        """The state of the terminal now, without waiting. Raises ProcessNotFound."""
         return run(self._inner.poll())
 
     def output(self, *, since: int = 0) -> TerminalOutput:
@@ -460,7 +461,7 @@ class Terminal:
     def kill(self, signal: int = SIGKILL) -> None:
         """Send a signal: SIGKILL goes to the program and all its descendants, others to its process group.
 
-        A program that has ended is no error. Raises ProcessNotFound when it ended so long ago that it is forgotten.
+        Does nothing if the program has ended. Raises ProcessNotFound when it ended so long ago that it is forgotten.
         """
         run(self._inner.kill(signal))
 
@@ -474,7 +475,7 @@ class Terminals:
     def create(
         self, command: Command | None = None, *, cols: int = COLS, rows: int = ROWS, **options: Unpack[PlaceOptions]
     ) -> Terminal:
-        """Start a program on a terminal of its own and return once it runs; it outlives this client.
+        """Start a program on its own terminal and return once it runs; it outlives this client.
 
         Without a command it is a login shell: bash if the sandbox has it, else sh. `TERM` is xterm-256color unless
         `env` or the sandbox's environment says otherwise.
@@ -487,7 +488,7 @@ class Terminals:
         return Terminal(run(self._inner.create(command, cols=cols, rows=rows, **options)))
 
     def list(self) -> list[TerminalInfo]:
-        """Those that run and the last ones that ended, oldest first."""
+        """The terminals that run and the last ones that ended, oldest first."""
         return run(self._inner.list())
 
     def get(self, id: int, *, view: bool = False) -> Terminal:
@@ -501,10 +502,10 @@ class Terminals:
 
 
 class Watch:
-    """Iterate it for the changes below a path, in order; it ends when that path itself goes.
+    """Iterate it for the changes below a path, in order; it ends when that path itself is removed.
 
-    Once `with` has been entered every later change is seen. Without it the watch begins with the first event
-    asked for. Whoever is slow to take events is told by one of kind `overflow` that some were lost.
+    Once `with` has been entered, every later change is seen. Without it the watch begins with the first event
+    asked for. A caller that takes events too slowly gets one of kind `overflow`: some were lost.
     """
 
     def __init__(self, inner: _watch.AsyncWatch) -> None:
@@ -524,7 +525,7 @@ class Watch:
         run(self._inner.__aexit__(kind, error, traceback))
 
     def close(self) -> None:
-        """Stop watching; whoever waits for an event sees the end."""
+        """Stop watching; a task that waits for an event sees the end."""
         run(self._inner.aclose())
 
     def __iter__(self) -> Iterator[FileEvent]:
@@ -540,8 +541,8 @@ class Watch:
 class Files:
     """Relative paths start at the working directory. `user` acts with another user's rights.
 
-    Every method raises FileMissing, PermissionDenied, NotADirectory and ReadOnly where they apply, DiskFull when there
-    is no room, and InvalidArgument for an empty path or one with a NUL byte.
+    Every method raises FileMissing, PermissionDenied, NotADirectory and ReadOnly where they apply, DiskFull when the
+    disk has no room, and InvalidArgument for an empty path or one with a NUL byte.
     """
 
     def __init__(self, inner: _files.AsyncFiles) -> None:
@@ -585,8 +586,8 @@ class Files:
         `parents` is False.
 
         Raises:
-            AlreadyExists: `overwrite` is False and the file is there.
-            Conflict: the file no longer has the etag `if_match`; with an empty one: it is there.
+            AlreadyExists: `overwrite` is False and the file exists.
+            Conflict: the file no longer has the etag `if_match`; with an empty etag: the file exists.
         """
         return run(
             self._inner.write(path, data, mode=mode, parents=parents, overwrite=overwrite, if_match=if_match, user=user)
@@ -602,18 +603,19 @@ class Files:
         user: str | None = None,
         if_match: str | None = None,
     ) -> FileInfo:
-        """Add to the end of a file, in place; it is made if it is not there.
+        """Add to the end of a file, in place; a missing file is made.
 
-        Raises Conflict when the file does not have the etag `if_match` before; with an empty one: it is there.
+        Raises Conflict when the file does not have the etag `if_match` before; with an empty etag: when the file
+        exists.
         """
         return run(self._inner.append(path, data, mode=mode, parents=parents, user=user, if_match=if_match))
 
     def glob(self, pattern: str, *, path: SandboxPath = ".", user: str | None = None) -> list[FileInfo]:
-        """What matches a pattern with `*`, `?`, `[…]`, `{a,b}` and `**`, sorted; none is an empty list.
+        """The paths that match a pattern with `*`, `?`, `[…]`, `{a,b}` and `**`, sorted; an empty list if none does.
 
-        Paths are relative to `path` unless the pattern is absolute. As in shells a name that begins with a dot is only
-        matched by a pattern that does, a slash at the end means directories, and a backslash takes a letter as it is.
-        Links are matched and not followed.
+        Paths are relative to `path` unless the pattern is absolute. As in shells, only a pattern that begins with a dot
+        matches a name that does, a slash at the end means directories, and a backslash takes the next character
+        literally. Links are matched and not followed.
 
         Raises InvalidArgument for a pattern that makes no sense.
         """
@@ -634,11 +636,11 @@ class Files:
     ) -> SearchResult:
         """The lines in a file, or in all files of a directory, that match a Python regular expression, or a text.
 
-        Done on this side, in constant memory: it needs no program in the sandbox. `glob` chooses files by name, or by
-        path below `path` if it has a slash; what has a name of `exclude` is left out with all below it. Links are not
+        The client searches, in constant memory: this needs no program in the sandbox. `glob` chooses files by name, or
+        by path below `path` if it has a slash; a name in `exclude` is left out with all below it. Links are not
         followed, a file with several names is searched once, binary and larger files are skipped.
 
-        Raises InvalidArgument for what is no expression, PermissionDenied where something may not be read.
+        Raises InvalidArgument for an invalid expression, PermissionDenied where something may not be read.
         """
         return run(
             self._inner.search(
@@ -666,10 +668,10 @@ class Files:
     ) -> Replacement:
         """Replace a text, or with `regex` what matches, in a file or in every file that a pattern as for `glob` finds.
 
-        At most `count` times in each file. Each file is written at once and only if nobody has changed it meanwhile;
-        one that is not UTF-8 text is left alone.
+        At most `count` times in each file. Each file is written at once, and only if nobody has changed it in the
+        meantime; a file that is not UTF-8 text is left alone.
 
-        Raises InvalidArgument, and Conflict for a file that was changed; those before it are done.
+        Raises InvalidArgument, and Conflict for a file that was changed; the files before it are done.
         """
         return run(self._inner.replace(old, new, path, regex=regex, count=count, user=user))
 
@@ -681,30 +683,30 @@ class Files:
         return run(self._inner.list(path, depth=depth, user=user))
 
     def stat(self, path: SandboxPath, *, follow: bool = True, user: str | None = None) -> FileInfo:
-        """What is under that name; with `follow=False` a link itself."""
+        """Information about a path; with `follow=False`, about a link itself."""
         return run(self._inner.stat(path, follow=follow, user=user))
 
     def exists(self, path: SandboxPath, *, user: str | None = None) -> bool:
-        """Whether there is something under that name; a link to nothing is not. Raises PermissionDenied."""
+        """Whether a path exists; a link to nothing does not. Raises PermissionDenied."""
         return run(self._inner.exists(path, user=user))
 
     def mkdir(
         self, path: SandboxPath, *, mode: int | None = None, parents: bool = True, user: str | None = None
     ) -> FileInfo:
-        """Make a directory. With `parents` missing ones above it are made and one that exists is no error.
+        """Make a directory. With `parents`, missing ones above it are made too, and one that exists is not an error.
 
         Raises AlreadyExists.
         """
         return run(self._inner.mkdir(path, mode=mode, parents=parents, user=user))
 
     def remove(self, path: SandboxPath, *, recursive: bool = False, user: str | None = None) -> int:
-        """Remove a file, a link itself, or a directory; the number of things removed. Raises NotEmpty."""
+        """Remove a file, a link itself, or a directory. Returns the number of things removed. Raises NotEmpty."""
         return run(self._inner.remove(path, recursive=recursive, user=user))
 
     def rename(
         self, path: SandboxPath, target: SandboxPath, *, overwrite: bool = True, user: str | None = None
     ) -> FileInfo:
-        """Move something to another name. Raises AlreadyExists where `overwrite` is False."""
+        """Move a file or directory to another name. Raises AlreadyExists where `overwrite` is False."""
         return run(self._inner.rename(path, target, overwrite=overwrite, user=user))
 
     def chmod(self, path: SandboxPath, mode: int, *, user: str | None = None) -> FileInfo:
@@ -718,7 +720,7 @@ class Files:
         return run(self._inner.chown(path, owner=owner, group=group, user=user))
 
     def symlink(self, path: SandboxPath, target: SandboxPath, *, user: str | None = None) -> FileInfo:
-        """Make a link at `path` that says `target`. Raises AlreadyExists."""
+        """Make a symbolic link at `path` that points to `target`. Raises AlreadyExists."""
         return run(self._inner.symlink(path, target, user=user))
 
     def copy(
@@ -735,7 +737,7 @@ class Files:
         Modes, times, links, hard links and holes are kept. An existing file is replaced unless `overwrite` is False.
 
         Raises:
-            AlreadyExists: the target is a directory, or is there and `overwrite` is False.
+            AlreadyExists: the target is a directory, or exists and `overwrite` is False.
             InvalidArgument: the target is inside the directory that is copied.
         """
         return run(self._inner.copy(path, target, overwrite=overwrite, parents=parents, user=user))
@@ -757,16 +759,16 @@ class Files:
     ) -> Transfer:
         """Copy a local file or directory into the sandbox, in constant memory, under exactly the name `remote`.
 
-        Permission bits, times, links, hard links, holes and user attributes are kept. What is there is replaced as a
-        whole when all has arrived, or not at all; with `merge` a directory keeps what it has beside. `exclude` has
-        names to leave out wherever they are. `resume` is for a single large file: it goes on where an earlier try
-        ended, and dials again by itself; only content and permission bits are kept then. `on_progress` is called with
-        the bytes sent and the bytes in all.
+        Permission bits, times, links, hard links, holes and user attributes are kept. What is at `remote` is replaced
+        as a whole when all has arrived, or not at all; with `merge`, a directory keeps what else it has. `exclude` has
+        names to leave out wherever they are. `resume` is for a single large file: the upload continues where an earlier
+        try ended, and connects again by itself; then only content and permission bits are kept. `on_progress` is called
+        with the bytes sent and the total.
 
         Raises:
             OSError: the local side cannot be read.
-            IsADirectory, NotADirectory: a file would take the place of a directory, or the other way.
-            DiskFull: there is no room inside; what was there still is.
+            IsADirectory, NotADirectory: a file would take the place of a directory, or the other way round.
+            DiskFull: there is no room in the sandbox; what was there stays.
             Conflict: with `resume`: others upload the same file at the same time.
         """
         return run(
@@ -787,14 +789,14 @@ class Files:
     ) -> Transfer:
         """Copy a file or directory out of the sandbox, in constant memory, under exactly the name `local`.
 
-        The same is kept as by `upload`, but for setuid and setgid bits. No link of the sandbox is ever followed; a
-        link at `local` is replaced. What is there is replaced as a whole when all has arrived, or not at all; with
-        `merge` a directory keeps what it has beside.
+        The same is kept as by `upload`, except setuid and setgid bits. No link of the sandbox is ever followed; a link
+        at `local` is replaced. What is at `local` is replaced as a whole when all has arrived, or not at all; with
+        `merge`, a directory keeps what else it has.
 
         Raises:
             OSError: the local side cannot be written; nothing is left of the attempt.
-            IsADirectory, NotADirectory: a file would take the place of a directory, or the other way.
-            Corrupted: the sandbox sent what is no tree.
+            IsADirectory, NotADirectory: a file would take the place of a directory, or the other way round.
+            Corrupted: the sandbox did not send a valid tree.
         """
         return run(
             self._inner.download(remote, local, merge=merge, exclude=exclude, user=user, on_progress=on_progress)
@@ -864,13 +866,13 @@ class Git:
         timeout: float | None = None,
         user: str | None = None,
     ) -> str:
-        """Copy a repository to `path`, by default a directory named after it; the absolute path.
+        """Copy a repository to `path`, by default a directory named after it. Returns the absolute path.
 
         `branch` (or a tag) is what is checked out; `ref` may be any commit, and with `depth` only that many commits
         come with it. A user and password in the URL are used and not stored. `timeout` is for each step. A clone that
         fails leaves nothing.
 
-        Raises AlreadyExists where `path` is there and not empty, and InvalidArgument.
+        Raises AlreadyExists where `path` exists and is not empty, and InvalidArgument.
         """
         return run(
             self._inner.clone(
@@ -929,7 +931,7 @@ class Git:
     ) -> None:
         """Send a branch, by default the one checked out, to the branch of that name.
 
-        `force` replaces commits of the remote, unless it has others than were last seen here.
+        `force` replaces commits of the remote, unless the remote has commits that were not seen here before.
         """
         run(
             self._inner.push(
@@ -957,7 +959,10 @@ class Git:
         timeout: float | None = None,
         user: str | None = None,
     ) -> GitCommit:
-        """Fetch a branch, by default the upstream's, and merge it or rebase on it; the commit checked out then."""
+        """Fetch a branch, by default the upstream's, and merge it or rebase on it.
+
+        Returns the commit checked out then.
+        """
         return run(
             self._inner.pull(
                 path,
@@ -1000,7 +1005,7 @@ class Git:
         paths: str | Sequence[str] = (),
         user: str | None = None,
     ) -> str:
-        """What is changed and not staged, or `staged`, or all that differs from `ref`, as a patch."""
+        """A patch of what is changed and not staged, or of what is `staged`, or of all that differs from `ref`."""
         return run(self._inner.diff(path, staged=staged, ref=ref, paths=paths, user=user))
 
 
@@ -1016,7 +1021,7 @@ class Connection:
         return self._inner.address
 
     def read(self, max_bytes: int = CHUNK) -> bytes:
-        """The next bytes, at most so many; none when the other side has no more.
+        """The next bytes, at most `max_bytes`; none when the other side has no more.
 
         Raises FileError when the connection was reset; ConnectionLost, SandboxNotFound.
         """
@@ -1027,7 +1032,7 @@ class Connection:
         run(self._inner.write(data))
 
     def close_write(self) -> None:
-        """Say that nothing more is sent; the other side may still answer."""
+        """Tell the other side that nothing more is sent; it may still answer."""
         run(self._inner.close_write())
 
     def close(self) -> None:
@@ -1070,7 +1075,7 @@ class Forward:
         return self._inner.url
 
     def close(self) -> None:
-        """End it with its connections. Harmless afterwards."""
+        """End the forward and its connections. Harmless afterwards."""
         run(self._inner.close())
 
     def __enter__(self) -> Self:
@@ -1084,32 +1089,32 @@ class Forward:
 
 
 class Ports:
-    """The TCP ports inside a sandbox. Nothing of them is open to the outside but what is forwarded."""
+    """The TCP ports inside a sandbox. Only forwarded ports are open to the outside."""
 
     def __init__(self, inner: _ports.AsyncPorts) -> None:
         self._inner = inner
 
     def list(self) -> list[ListeningPort]:
-        """The ports that somebody inside listens on, by number."""
+        """The ports that a process inside listens on, by number."""
         return run(self._inner.list())
 
     def wait(self, port: int, *, timeout: float = 30.0) -> ListeningPort:
-        """Wait until somebody inside listens on `port`. Raises Timeout."""
+        """Wait until a process inside listens on `port`. Raises Timeout."""
         return run(self._inner.wait(port, timeout=timeout))
 
     def forward(self, port: int, *, local_port: int = 0, host: str = "127.0.0.2", wait: float = 0.0) -> Forward:
         """Let `local_port` of this machine (0: any that is free) lead to `port` inside.
 
-        It listens on 127.0.0.2, which only this machine reaches. There a browser does not send the program inside what
-        it has for 127.0.0.1, such as the session of a Skerry server; `host="127.0.0.1"` gives that up.
+        It listens on 127.0.0.2, which only this machine reaches. There a browser does not send the program inside its
+        cookies for 127.0.0.1, such as the session of a Skerry server; `host="127.0.0.1"` gives up that protection.
 
         It ends with `close()`, with its `with` block, and with this sandbox object. A connection whose other side
         cannot be reached is reset.
 
         Raises:
-            PortClosed: nobody inside listens on `port`, after `wait` seconds.
+            PortClosed: no process inside listens on `port` after `wait` seconds.
             Conflict: `local_port` is in use.
-            InvalidArgument: no such port, or a host that is not of this machine.
+            InvalidArgument: no such port, or a host that does not belong to this machine.
         """
         return Forward(run(self._inner.forward(port, local_port=local_port, host=host, wait=wait)))
 
@@ -1123,7 +1128,7 @@ class Ports:
     def connect(self, port: int, *, address: str | None = None) -> Connection:
         """A connection to `port` inside: to 127.0.0.1, else to ::1, or to an IP address that the sandbox reaches.
 
-        Raises PortClosed when nobody listens there, FileError when it cannot be reached, InvalidArgument.
+        Raises PortClosed when no process listens there, FileError when the address cannot be reached, InvalidArgument.
         """
         return Connection(run(self._inner.connect(port, address=address)))
 
@@ -1142,11 +1147,11 @@ class Snapshots:
         return run(self._inner.list())
 
     def get(self, snapshot: SnapshotName) -> SnapshotInfo:
-        """The one with that id or name. Raises SnapshotNotFound."""
+        """The snapshot with that id or name. Raises SnapshotNotFound."""
         return run(self._inner.get(snapshot))
 
     def delete(self, snapshot: SnapshotName) -> None:
-        """Remove it; those taken after it get its parent. Sandboxes made from it go on as they are.
+        """Remove a snapshot; those taken after it get its parent. Sandboxes made from it stay as they are.
 
         Raises SnapshotNotFound.
         """
@@ -1160,7 +1165,7 @@ class Snapshots:
         key: KeyOptions | None = None,
         on_progress: StateProgress | None = None,
     ) -> bytes | None:
-        """Write one as a file from which `create(import_state=…)` makes a sandbox anywhere; see `export_state`."""
+        """Write a snapshot to a file; `create(import_state=…)` makes a sandbox from it anywhere. See `export_state`."""
         return run(self._inner.export(snapshot, target, key=key, on_progress=on_progress))
 
     def tree(self) -> tuple[SnapshotNode, ...]:
@@ -1179,7 +1184,7 @@ class SandboxSnapshots:
     ) -> SnapshotInfo:
         """Keep its files and variables as they are now; secrets and volumes are not in it.
 
-        A sandbox that runs stands still for the moment that takes and goes on. `on_log` gets lines about the progress.
+        A running sandbox stands still for that moment and continues. `on_log` gets lines about the progress.
 
         Raises:
             Conflict: the name is taken, or the sandbox is archived.
@@ -1190,11 +1195,11 @@ class SandboxSnapshots:
         return run(self._inner.create(name, description=description, on_log=on_log))
 
     def list(self) -> list[SnapshotInfo]:
-        """Those taken of this sandbox, newest first."""
+        """The snapshots of this sandbox, newest first."""
         return run(self._inner.list())
 
     def get(self, snapshot: SnapshotName) -> SnapshotInfo:
-        """The one with that id or name, of whatever sandbox. Raises SnapshotNotFound."""
+        """The snapshot with that id or name, of any sandbox. Raises SnapshotNotFound."""
         return run(self._inner.get(snapshot))
 
     def restore(self, snapshot: SnapshotName, *, on_log: LogCallback | None = None) -> SandboxInfo:
@@ -1206,12 +1211,12 @@ class SandboxSnapshots:
             SnapshotNotFound, SandboxNotFound.
             Conflict: the snapshot is of another template, or the sandbox is archived.
             QuotaExceeded: the snapshot holds more than the disk limit.
-            DiskFull: there is no room; the sandbox goes on as it was.
+            DiskFull: there is no room; the sandbox stays as it was.
         """
         return run(self._inner.restore(snapshot, on_log=on_log))
 
     def delete(self, snapshot: SnapshotName) -> None:
-        """Remove it; those taken after it get its parent. Sandboxes made from it go on as they are.
+        """Remove a snapshot; those taken after it get its parent. Sandboxes made from it stay as they are.
 
         Raises SnapshotNotFound.
         """
@@ -1225,11 +1230,11 @@ class SandboxSnapshots:
         key: KeyOptions | None = None,
         on_progress: StateProgress | None = None,
     ) -> bytes | None:
-        """Write one as a file from which `create(import_state=…)` makes a sandbox anywhere; see `export_state`."""
+        """Write a snapshot to a file; `create(import_state=…)` makes a sandbox from it anywhere. See `export_state`."""
         return run(self._inner.export(snapshot, target, key=key, on_progress=on_progress))
 
     def tree(self) -> tuple[SnapshotNode, ...]:
-        """Those taken of this sandbox, each below the one before it. Oldest first."""
+        """The snapshots of this sandbox, each below the one before it. Oldest first."""
         return run(self._inner.tree())
 
 
@@ -1250,17 +1255,17 @@ class Templates:
         on_log: TextCallback | None = None,
         on_progress: ProgressCallback | None = None,
     ) -> TemplateInfo:
-        """Build a template, with all that it is based on, unless it is built; `create(template=name)` finds it then.
+        """Build a template and all that it is based on, unless it is built; then `create(template=name)` finds it.
 
-        `template` is one by name, itself, or the path of a template.yaml or of its directory: a text with a slash in
-        it is a path. `image` is an image instead, to be known by `name`. `force` builds it anew, but not what it is
-        based on; sandboxes keep the one they have, which goes when nothing needs it any more. `on_log` gets what the
-        steps write, `on_progress` each step before it runs; each template may take `timeout` seconds.
+        `template` is a name, a Template, or the path of a template.yaml or of its directory: a text with a slash in it
+        is a path. `image` is an image instead, which `name` then names. `force` builds it again, but not what it is
+        based on; sandboxes keep the one they have, which is removed when nothing needs it any more. `on_log` gets what
+        the steps write, `on_progress` each step before it runs; each template may take `timeout` seconds.
 
         Callbacks run in Skerry's own thread: they must not call the blocking API.
 
         Raises:
-            TemplateBuildFailed: a step failed; `step` names it, `log` has its last words. Nothing is left.
+            TemplateBuildFailed: a step failed; `step` names it, `log` has the end of its output. Nothing is left.
             TemplateNotFound: there is no such template, or no such base.
             DiskFull: there is no room for it. Nothing is left.
             InvalidArgument: a name that is taken, or a definition that makes no sense.
@@ -1273,11 +1278,11 @@ class Templates:
         )
 
     def list(self) -> list[TemplateInfo]:
-        """Those that come with Skerry, built or not, and those built here, by name."""
+        """The templates that come with Skerry, built or not, and those built here, by name."""
         return run(self._inner.list())
 
     def show(self, name: str) -> TemplateInfo:
-        """One of them. Raises TemplateNotFound."""
+        """A template by name. Raises TemplateNotFound."""
         return run(self._inner.show(name))
 
     def remove(self, name: str) -> None:
@@ -1300,7 +1305,7 @@ class Volumes:
     ) -> VolumeInfo:
         """Make an empty volume that belongs to the sandboxes' user.
 
-        `size` is the most it may hold. A `temporary` one goes with the last sandbox that has it.
+        `size` is the most it may hold. A `temporary` volume is deleted with the last sandbox that has it.
 
         Raises Conflict for a taken name, Unsupported for a size that cannot be enforced, InvalidArgument, DiskFull;
         Unsupported for `encrypted`, since no provider encrypts live disks yet.
@@ -1308,27 +1313,30 @@ class Volumes:
         return run(self._inner.create(name, size=size, temporary=temporary, encrypted=encrypted))
 
     def get(self, name: str, *, create: bool = False, size: int | str | None = None) -> VolumeInfo:
-        """The volume with that name; with `create` it is made, with that `size`, if there is none.
+        """The volume with that name; with `create`, a missing one is made with that `size`.
 
-        Raises VolumeNotFound, Conflict if it is there with another size, and as `create`.
+        Raises VolumeNotFound, Conflict if it exists with another size, and as `create`.
         """
         return run(self._inner.get(name, create=create, size=size))
 
     def list(self) -> list[VolumeInfo]:
-        """All of them, by name."""
+        """All volumes, by name."""
         return run(self._inner.list())
 
     def delete(self, name: str) -> None:
-        """Remove it with all that is in it. Raises VolumeNotFound, Conflict while a sandbox has it, running or not."""
+        """Remove a volume and everything in it.
+
+        Raises VolumeNotFound, Conflict while a sandbox has it, running or not.
+        """
         run(self._inner.delete(name))
 
     def mount_existing(self, name: str, path: str, *, subpath: str = "", read_only: bool = False) -> VolumeMount:
-        """For `create(volumes=[…])`: a volume that is there, or a directory of it. Raises VolumeNotFound."""
+        """For `create(volumes=[…])`: an existing volume, or a directory of it. Raises VolumeNotFound."""
         return run(self._inner.mount_existing(name, path, subpath=subpath, read_only=read_only))
 
 
 class ForkResult:
-    """What became of one copy of a `fork`."""
+    """The outcome of one copy of a `fork`."""
 
     def __init__(self, inner: _sandbox.AsyncForkResult) -> None:
         self._inner = inner
@@ -1370,16 +1378,16 @@ class Sandbox:
             Conflict: the name is taken, or the idempotency key was used for something else.
             SnapshotNotFound: there is no such snapshot.
             VolumeNotFound: there is no such volume.
-            Corrupted, Unauthenticated: the imported state is damaged, or the key is not its; nothing is made then.
+            Corrupted, Unauthenticated: the imported state is damaged, or the key does not fit; then nothing is made.
             ProviderUnavailable: the provider cannot work here.
-            TemplateNotFound: there is no such template, or that of the imported state is not here.
+            TemplateNotFound: there is no such template, or the template of the imported state is not here.
             TemplateBuildFailed: a step of the template or of the source failed.
         """
         return cls(run(_sandbox.AsyncSandbox.create(provider, **given)))
 
     @classmethod
     def connect(cls, id_or_name: str, *, provider: str | Provider | None = None, auto_start: bool = True) -> Self:
-        """A sandbox that exists, with its connection open; one that is stopped or paused is started.
+        """Open the connection to an existing sandbox; a stopped or paused one is started.
 
         `with` on it only closes the connection on the way out: the sandbox keeps running.
 
@@ -1389,7 +1397,7 @@ class Sandbox:
 
     @classmethod
     def get(cls, id: str, *, provider: str | Provider | None = None, auto_start: bool = True) -> Self:
-        """The sandbox with that id; the connection is opened, and it is started, when it is needed.
+        """The sandbox with that id; it is connected to, and started, when that is needed.
 
         `with` on it only closes the connection on the way out: the sandbox keeps running.
 
@@ -1416,9 +1424,9 @@ class Sandbox:
         """All sandboxes that have this state and all of these metadata and labels, oldest first.
 
         The answer can be iterated, counted with `len` and indexed. With `limit` it is a page of at most that many; its
-        `cursor`, given to the next call, leads to the next page. None: there is none.
+        `cursor`, given to the next call, leads to the next page. None: there is no next page.
 
-        Raises InvalidArgument for an unknown state, a limit below 1 or a cursor that is none.
+        Raises InvalidArgument for an unknown state, a limit below 1 or an invalid cursor.
         """
         return run(
             _sandbox.AsyncSandbox.list(
@@ -1436,16 +1444,16 @@ class Sandbox:
         run(self._inner.__aexit__(kind, error, traceback))
 
     def keep(self) -> None:
-        """Let it live on: leaving `with` only closes the connection, and it no longer ends with this process.
+        """Keep the sandbox: leaving `with` only closes the connection, and it no longer ends with this process.
 
         Raises SandboxNotFound, ConnectionLost.
         """
         run(self._inner.keep())
 
     def destroy(self, *, graceful: bool = False, timeout: float = 30.0) -> None:
-        """End the sandbox and remove everything of it. One that is gone is no error.
+        """End the sandbox and remove everything that belongs to it. Does nothing if it is gone.
 
-        `graceful`: its processes are asked to end and have `timeout` seconds for it, as with `stop`.
+        With `graceful`, its processes are asked to end and have `timeout` seconds for that, as with `stop`.
 
         Raises Unsupported for `graceful` where the provider cannot.
         """
@@ -1454,7 +1462,7 @@ class Sandbox:
     def close(self) -> None:
         """Close the connection, end forwards and the callbacks of `on`; the sandbox keeps running.
 
-        One entered by `with` is tied to the connection and ends with it: it is destroyed.
+        A sandbox entered by `with` is tied to the connection and is destroyed with it.
         """
         run(self._inner.close())
 
@@ -1481,9 +1489,9 @@ class Sandbox:
 
     @property
     def config(self) -> SandboxSpec:
-        """What it was created with, and the limits it has: `resources` are those that were granted, as last known here.
+        """What the sandbox was created with; `resources` are the limits that were granted, as last known here.
 
-        For one that was not created by this object the values of `env` are not known.
+        If this object did not create the sandbox, the values of `env` are not known.
         """
         return self._inner.config
 
@@ -1523,7 +1531,7 @@ class Sandbox:
         return SandboxSnapshots(self._inner.snapshots)
 
     def save_state(self, name: str | None = None) -> SnapshotInfo:
-        """Take a snapshot, as `snapshots.create` does; `create(restore_from=…)` goes on from it."""
+        """Take a snapshot, as `snapshots.create` does; `create(restore_from=…)` continues from it."""
         return run(self._inner.save_state(name))
 
     def export_state(
@@ -1533,10 +1541,10 @@ class Sandbox:
         key: KeyOptions | None = None,
         on_progress: StateProgress | None = None,
     ) -> bytes | None:
-        """Write its files and variables, as they are now, as one file; `create(import_state=…)` goes on from it.
+        """Write its files and variables, as they are now, to one file; `create(import_state=…)` continues from it.
 
         `target` is a path, which the file gets once it is complete, or a binary stream; without one the bytes are
-        returned. A sandbox that runs stands still for a moment and goes on. With `key` the file is encrypted; without,
+        returned. A running sandbox stands still for a moment and continues. With `key` the file is encrypted; without,
         a SkerryWarning says which variables anybody can read in it. Secrets and volumes are never in it. `on_progress`
         is called in a thread with the bytes of content so far; what it raises ends the export.
 
@@ -1545,26 +1553,26 @@ class Sandbox:
             DiskFull: there is no room, here or at the target.
             Unsupported: the provider cannot, or a file is of a kind that no archive can hold.
             InvalidArgument: there is no such key.
-            SandboxNotFound, FileError; what `target` and `on_progress` raise. Nothing is left at a path then.
+            SandboxNotFound, FileError; what `target` and `on_progress` raise. Then nothing is left at a path.
         """
         return run(self._inner.export_state(target, key=key, on_progress=on_progress))
 
     def clone(
         self, *, name: str | None = None, on_log: LogCallback | None = None, **changes: Unpack[CopyOptions]
     ) -> Sandbox:
-        """A running copy of it: its files and variables as they are now, and the same volumes; it goes on itself.
+        """Make a running copy: its files and variables as they are now, and the same volumes. The source continues.
 
-        What is given is different in the copy; `env` is set over what it has. Processes are not copied, and neither
-        are secrets, unless `secrets` is true or gives others.
+        Options given here are different in the copy; `env` adds to its variables, or changes them. Processes are not
+        copied, and neither are secrets, unless `secrets` is true or gives others.
 
-        Raises as `create` does; Conflict also for one that is archived; DiskFull.
+        Raises as `create` does; Conflict also for an archived sandbox; DiskFull.
         """
         return Sandbox(run(self._inner.clone(name=name, on_log=on_log, **changes)))
 
     def fork(
         self, n: int, *, on_log: LogCallback | None = None, **changes: Unpack[CopyOptions]
     ) -> tuple[ForkResult, ...]:
-        """`n` running copies of it, all of the same moment, as `clone` makes them; for each the copy or its error.
+        """Make `n` running copies, all of the same moment, as `clone` does. Returns for each the copy or its error.
 
         `on_log` runs in Skerry's own thread: it must not call the blocking API.
 
@@ -1573,7 +1581,7 @@ class Sandbox:
         return tuple(ForkResult(item) for item in run(self._inner.fork(n, on_log=on_log, **changes)))
 
     def info(self) -> SandboxInfo:
-        """What the provider knows about it now. Raises SandboxNotFound."""
+        """What the provider knows about the sandbox now. Raises SandboxNotFound."""
         return run(self._inner.info())
 
     def status(self) -> SandboxStatus:
@@ -1585,21 +1593,21 @@ class Sandbox:
         return run(self._inner.is_ready())
 
     def health_check(self, checks: BlockingChecks | None = None, *, timeout: float = CHECK_TIMEOUT) -> HealthReport:
-        """Whether it works: agent, command, disk, memory, workdir, and the caller's own checks by name, all at once.
+        """Check the agent, a command, disk, memory and workdir, and run the caller's own checks by name, all at once.
 
         A check is a shell command that must exit with 0, or a function of the sandbox that returns True or None, or
-        False or a reason why not, or what `exec` returned; a HealthCheck is one with another `timeout`. One that raises
-        or takes longer than `timeout` is not healthy, and neither is a sandbox that is gone. A name that is built in is
-        replaced. The report is true in an `if` when all is well.
+        False or a reason why not, or what `exec` returned; a HealthCheck is a check with another `timeout`. A check
+        that raises or takes longer than `timeout` is not healthy, and neither is a sandbox that is gone. A check with
+        the name of a built-in one replaces it. The report is true in an `if` when all is well.
 
         Functions run in threads and get this sandbox.
 
-        Raises InvalidArgument for a check that is none.
+        Raises InvalidArgument for an invalid check.
         """
         return run(self._inner.health_check(blocking_checks(checks, self), timeout=timeout))
 
     def instructions(self, *, extra: str | None = None, context: object = None) -> str:
-        """A short text for an agent's system prompt: how this sandbox works and what is really in it.
+        """A short text for an agent's system prompt: how this sandbox works and what is installed in it.
 
         The text or function of `create(instructions=…)` takes its place; a function gets an InstructionsContext with
         `context` in it. `extra` is added at the end.
@@ -1611,10 +1619,10 @@ class Sandbox:
         return run(self._inner.instructions(extra=extra, context=context))
 
     def wait_for_state(self, state: State | str, *, timeout: float = 60.0) -> SandboxInfo:
-        """Wait until it is in that state.
+        """Wait until the sandbox is in that state.
 
         Raises:
-            Timeout: it is in another one after `timeout` seconds, which the message names.
+            Timeout: it is in another state after `timeout` seconds; the message names that state.
             SandboxNotFound: it is gone, and `destroyed` was not what was waited for.
             InvalidArgument: there is no such state.
         """
@@ -1635,7 +1643,7 @@ class Sandbox:
         timeout are results. After `timeout` seconds, or when the calling task is cancelled, the command is killed with
         all its descendants. Past `output_limit` bytes a stream, the middle of the output is dropped and counted; the
         text of the result has a line there that says so. A command that failed because it, or a process it started,
-        was killed for want of memory has the status `out_of_memory`; where it carried on and exited with 0, only
+        was killed for lack of memory has the status `out_of_memory`; where it continued and exited with 0, only
         `oom_killed` is set.
         `on_stdout` and `on_stderr` get text as it comes; an exception in them kills the command and is raised here.
 
@@ -1667,9 +1675,9 @@ class Sandbox:
         output_limit: int = OUTPUT_LIMIT,
         **options: Unpack[CommandOptions],
     ) -> ExecResult:
-        """Run a command on a terminal of its own and wait for it; all it shows is in `stdout`. Otherwise as `exec`.
+        """Run a command on its own terminal and wait for it; all it shows is in `stdout`. Otherwise as `exec`.
 
-        `input` is typed as it is: `\x04` on a line of its own ends it. `on_data` gets what is shown as it comes.
+        `input` is typed as it is: `\x04` alone on a line ends it. `on_data` gets what is shown as it comes.
 
         Callbacks run in Skerry's own thread: they must not call the blocking API.
 
@@ -1689,7 +1697,7 @@ class Sandbox:
     ) -> CodeResult:
         """Run a snippet of python, javascript, bash, sh, perl or ruby with what the sandbox has installed for it.
 
-        What comes back is what `exec` returns: a non-zero exit, a signal, a timeout and the lack of memory are results.
+        The result is what `exec` returns: a non-zero exit, a signal, a timeout and the lack of memory are results.
 
         Raises:
             Unsupported: another language.
@@ -1700,14 +1708,14 @@ class Sandbox:
         return run(self._inner.code_run(code, language=language, check=check, **options))
 
     def usage(self) -> Usage:
-        """What it uses now: the provider's measurements, and disk and network as seen inside.
+        """What the sandbox uses now: the provider's measurements, and disk and network as seen inside.
 
         Raises SandboxNotFound, SandboxStopped, ConnectionLost.
         """
         return run(self._inner.usage())
 
     def on(self, event: EventType | Literal["*"], callback: EventCallback) -> Callable[[], None]:
-        """Call `callback` for each event of that type, or of every type with "*"; returns what ends it.
+        """Call `callback` for each event of that type, or of every type with "*"; returns the function that ends this.
 
         Events from before are delivered too, so a late callback still sees `created`. The callback may be a coroutine
         function; what it raises is logged. Needs a running event loop.
@@ -1721,8 +1729,8 @@ class Sandbox:
     def events(self, *, since: int = 0) -> Iterator[Event]:
         """The events with a cursor above `since`, then those to come; ends with `destroyed`.
 
-        `connected`, `disconnected`, `reconnecting`, and an `error` of this object's connection or commands, are its own
-        and not seen by other clients. What `data` has is in `Event`.
+        `connected`, `disconnected`, `reconnecting`, and an `error` of this object's connection or commands, belong to
+        this object; other clients do not see them. `Event` describes `data`.
         """
         return iterate(self._inner.events(since=since))
 
@@ -1731,7 +1739,7 @@ class Sandbox:
         return self._inner.id
 
     def stop(self, *, timeout: float = 10.0) -> SandboxInfo:
-        """End what runs in it and keep its files and variables; it costs no memory and does not age until `start`.
+        """End what runs in the sandbox; keep its files and variables. Until `start` it uses no memory and does not age.
 
         Processes are asked to end (SIGTERM; terminals are hung up) and killed after `timeout` seconds, 120 at most.
 
@@ -1740,10 +1748,10 @@ class Sandbox:
         return run(self._inner.stop(timeout=timeout))
 
     def start(self, *, key: KeyOptions | None = None) -> SandboxInfo:
-        """Start one that is stopped or archived, with its files, variables and full lifetime; resume a paused one.
+        """Start a stopped or archived sandbox, with its files, variables and full lifetime; resume a paused one.
 
-        Any call that needs it running does the same, unless `auto_start=False`. Running: no error. `key` is what it was
-        archived with; without, the one of SKERRY_ARCHIVE_KEY.
+        Any call that needs it running does the same, unless `auto_start=False`. Does nothing if it is running. `key` is
+        the key it was archived with, by default that of SKERRY_ARCHIVE_KEY.
 
         Raises SandboxNotFound, SandboxFailed, Unsupported; Corrupted where its files are missing or its archive is
         damaged; Unauthenticated for a key that is not its archive's: it stays archived.
@@ -1751,10 +1759,10 @@ class Sandbox:
         return run(self._inner.start(key=key))
 
     def archive(self, *, key: KeyOptions | None = None) -> SandboxInfo:
-        """Stop it and put its files into compressed cold storage, which `start` brings them back from.
+        """Stop the sandbox and put its files into compressed cold storage; `start` brings them back.
 
         With `key`, or one in SKERRY_ARCHIVE_KEY, the archive is encrypted, and `start` needs the same key. The archive
-        is read back and compared before the files go. Archived: no error.
+        is read back and compared before the files go. Does nothing if it is archived.
 
         Raises:
             SandboxNotFound, Conflict for one that has failed.
@@ -1772,10 +1780,10 @@ class Sandbox:
         template: TemplateOption | None = None,
         timeout: float = 10.0,
     ) -> SandboxInfo:
-        """Stop it and start it, with other limits, another template, or variables over those it has.
+        """Stop the sandbox and start it, with other limits, another template, or added and changed variables.
 
-        What cannot be honoured is refused before it is stopped. A new template, built if it is not, changes what is
-        below the files that were written; these stay. `timeout` as for `stop`.
+        What cannot be honoured is refused before the stop. A new template, built if it is not, changes what is below
+        the files that were written; these stay. `timeout` as for `stop`.
 
         Raises SandboxNotFound, Unsupported, QuotaExceeded, InvalidArgument, TemplateNotFound; Conflict for one that has
         failed, or for a new template where it was made from a snapshot.
@@ -1783,28 +1791,29 @@ class Sandbox:
         return run(self._inner.restart(env=env, resources=resources, template=template, timeout=timeout))
 
     def pause(self) -> SandboxInfo:
-        """Freeze its processes in memory, with their connections, until `resume`. Its lifetime goes on.
+        """Freeze its processes in memory, with their connections, until `resume`. Its lifetime continues to count.
 
         Raises SandboxNotFound, Conflict for one that does not run, Unsupported where the provider cannot.
         """
         return run(self._inner.pause())
 
     def resume(self) -> SandboxInfo:
-        """Let its processes go on. Raises SandboxNotFound, Conflict for one that is not paused, Unsupported."""
+        """Let its processes continue. Raises SandboxNotFound, Conflict for one that is not paused, Unsupported."""
         return run(self._inner.resume())
 
     def reset(self, *, hard: bool = False) -> SandboxInfo:
-        """Kill its processes and forget changed variables; `hard`: forget its files too. It runs afterwards.
+        """Kill its processes and forget changed variables; with `hard`, forget its files too. It runs afterwards.
 
-        Files are then what they were at its creation. It is made sure that nothing of before is left; volumes stay.
-        What its template runs once in a new sandbox is run again; a `source` is not fetched again.
+        With `hard`, files are what they were at its creation, and Skerry makes sure that nothing from before is left;
+        volumes stay. The scripts that its template runs once in a new sandbox run again; a `source` is not fetched
+        again.
 
         Raises SandboxNotFound, Conflict, Unsupported where the provider cannot.
         """
         return run(self._inner.reset(hard=hard))
 
     def recover(self) -> SandboxInfo:
-        """Start one that has failed, with the files it had.
+        """Start a sandbox that has failed, with the files it had.
 
         Raises SandboxNotFound, Conflict if it has not failed, Corrupted where its files are missing, Unsupported.
         """
@@ -1819,7 +1828,7 @@ class Sandbox:
         disk: int | str | None = None,
         pids: int | None = None,
     ) -> SandboxInfo:
-        """Change limits while it runs; those not given stay. 100 `cpu_percent` are one core.
+        """Change limits while the sandbox runs; those not given stay. 100 `cpu_percent` are one core.
 
         Raises Unsupported where the provider cannot, QuotaExceeded above a maximum, InvalidArgument.
         """
@@ -1830,7 +1839,7 @@ class Sandbox:
         return run(self._inner.scale(cpu=cpu, memory=memory))
 
     def set_timeout(self, seconds: float) -> SandboxInfo:
-        """Let its timeout be `seconds` from now, be that sooner or later than before; `on_timeout` stays as it is.
+        """Set the timeout to `seconds` from now, sooner or later than before; `on_timeout` stays as it is.
 
         Raises QuotaExceeded above the maximum lifetime, Unsupported where the provider cannot, SandboxNotFound.
         """

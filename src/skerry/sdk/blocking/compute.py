@@ -1,4 +1,4 @@
-"""The word of other systems for making a sandbox."""
+"""`compute.create`, the name that other systems use for making a sandbox."""
 
 from skerry.sdk.blocking._sync import Sandbox
 

@@ -1,4 +1,4 @@
-"""Runs coroutines from blocking code, on one background event loop a process."""
+"""Runs coroutines from blocking code, on one background event loop for each process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _thread: ContextVar[int | None] = ContextVar("skerry-thread", default=None)
 
 
 def caller() -> object:
-    """Who calls, the same from one call to the next: the task, or the thread that a blocking call came from."""
+    """The caller, the same from one call to the next: the task, or the thread that a blocking call came from."""
     return _thread.get() or asyncio.current_task()
 
 
@@ -76,7 +76,7 @@ os.register_at_fork(after_in_child=_forget_loop)
 
 
 def _shut_down() -> None:
-    """At exit: end what still runs, so that no socket is left to the garbage collector."""
+    """At exit, end what still runs, so that no socket is left to the garbage collector."""
     loop = _loop
     if loop is None or loop.is_closed():
         return
@@ -99,8 +99,8 @@ atexit.register(_shut_down)
 def run(coroutine: Coroutine[object, object, T]) -> T:
     """Run `coroutine` to its end and return what it returns.
 
-    Interrupted, by Ctrl-C for example, it is cancelled, and the interrupt goes on once its clean-up is done or has
-    taken 10 seconds. Raises RuntimeError on the background loop itself, where waiting could never end.
+    An interrupt, by Ctrl-C for example, cancels it and is raised once its clean-up is done or has taken 10 seconds.
+    Raises RuntimeError on the background loop itself, where waiting could never end.
     """
     loop = _loop or _get_loop()
     if asyncio._get_running_loop() is loop:

@@ -1,1 +1,1 @@
-"""Commands: asked for, run, their output, and the environment they get."""
+"""Commands: their options, how they run, their output and their environment."""

@@ -27,5 +27,5 @@ def program(code: object, language: str) -> list[str]:
     argv = _PROGRAMS.get(_ALIASES.get(language, language))
     if argv is None:
         known = ", ".join(_PROGRAMS)
-        raise Unsupported(f"code in {language!r} cannot be run yet", option="language", hint=f"one of {known}")
+        raise Unsupported(f"code in {language!r} cannot be run yet", option="language", hint=f"use one of {known}")
     return argv

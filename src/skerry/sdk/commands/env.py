@@ -31,7 +31,7 @@ class AsyncEnv:
         return (await self.all()).get(check_env_name(name))
 
     async def unset(self, *names: str) -> None:
-        """Remove variables; one that is not set is no error."""
+        """Remove variables; one that is not set is ignored."""
         await self._change(Env(unset=tuple(encode(check_env_name(name), "the name") for name in names)))
 
     async def all(self) -> dict[str, str]:

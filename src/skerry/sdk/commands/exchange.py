@@ -57,11 +57,11 @@ class Running:
         try:
             await feed(self.stream, stdin)
         except Exception as error:  # noqa: BLE001
-            # The caller's own iterable failed: the command is given up, and whoever waits for it gets the error.
+            # The caller's own iterable failed: the command is given up, and the task that waits for it gets the error.
             self.stream.fail(error)
 
     def take(self, item: Data | Reply) -> OutputChunk | None:
-        """Note one item; the chunk if it has output. Raises Corrupted."""
+        """Take one item; return the chunk if it has output. Raises Corrupted."""
         if isinstance(item, Data):
             return self._output(item)
         if self.started is None and not item.final:

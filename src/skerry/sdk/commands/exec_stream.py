@@ -42,14 +42,14 @@ class Attachment:
 
 
 class _Queue:
-    """What one who iterates a stream has not taken yet."""
+    """The chunks that an iterator has not taken yet."""
 
     __slots__ = ("end", "items", "reader", "users")
 
     def __init__(self, reader: object) -> None:
         self.items: deque[bytes] = deque()
         self.reader = reader
-        """Who took from it last."""
+        """The caller that took from it last."""
         self.users = 0
         """How many iterators take from it."""
         self.end = -1
@@ -60,10 +60,11 @@ class AsyncExecStream:
     """Iterate it for chunks of output in the order they came; it ends with the command.
 
     The command starts with `async with`, with the first chunk, or with `wait()`. Leaving the `async with` block before
-    the end kills a command of `exec_stream` with all its descendants, and only detaches from a background process.
-    The command is held back while nobody takes its output. Use it either as a whole or by its `stdout` and `stderr`;
-    bytes of one that nobody iterates are kept for `wait()` up to the output limit. `wait()` takes what the same task
-    has begun to iterate and left: used again, such an iterator raises InvalidArgument if there was more.
+    the end kills a command of `exec_stream` with all its descendants, and only detaches from a background process. The
+    command is held back while nobody takes its output. Iterate either the whole stream, or its `stdout` and `stderr`;
+    the bytes of a stream that nobody iterates are kept for `wait()` up to the output limit. `wait()` takes over
+    iterators that the same task has begun and left: used again, such an iterator raises InvalidArgument if there was
+    more.
     """
 
     def __init__(self, link: Link, request: Request, attach: Attachment | None = None) -> None:
@@ -208,7 +209,7 @@ class AsyncExecStream:
                 running.stream.took(channel, sum(map(len, queue.items)))
 
     def _share(self, running: Running, chunk: OutputChunk | None) -> None:
-        """Queue a chunk for whoever iterates its stream; with nobody there the collector has it."""
+        """Queue a chunk for the task that iterates its stream; if there is none, the collector has the chunk."""
         if chunk is None:
             return
         channel = CHANNELS[chunk.stream]
@@ -219,7 +220,7 @@ class AsyncExecStream:
             queue.items.append(chunk.data)
 
     def _withdraw(self, running: Running) -> None:
-        """Take the place of the caller's own iterators: while it waits it cannot go on with them."""
+        """Take the place of the caller's own iterators: while it waits, it cannot continue with them."""
         for channel, queue in list(self._queues.items()):
             if queue.reader == caller():
                 held = sum(map(len, queue.items))
@@ -248,7 +249,7 @@ class AsyncExecStream:
     async def kill(self, signal: int = SIGKILL) -> None:
         """Send a signal: SIGKILL goes to the command and all its descendants, others to its process group.
 
-        A command that has ended is no error.
+        Does nothing if the command has ended.
         """
         running = await self._start()
         if running.exit is None and running.started is not None:
@@ -264,7 +265,7 @@ class AsyncExecStream:
 
     @property
     def is_attached(self) -> bool:
-        """Whether the command has begun, and neither ended nor been let go."""
+        """Whether the command has begun, has not ended and has not been given up."""
         return self._running is not None and not self._running.stream.ended
 
     @property
@@ -275,7 +276,7 @@ class AsyncExecStream:
 
     @property
     def gap(self) -> int:
-        """Bytes that were asked for and were no longer in the ring buffers, so far."""
+        """How many bytes that were asked for were no longer in the ring buffers, so far."""
         return 0 if self._running is None else self._running.gap
 
 

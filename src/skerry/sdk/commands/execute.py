@@ -14,7 +14,7 @@ from skerry.wire import STDERR, STDOUT
 async def execute(
     link: Link, request: Request, on_stdout: TextCallback | None, on_stderr: TextCallback | None
 ) -> ExecResult:
-    """Left before the end, by an exception or by cancellation, the command is killed with all its descendants."""
+    """Kills the command with all its descendants if an exception or a cancellation ends this before the command."""
     listeners = {
         channel: _Listener(callback)
         for channel, callback in ((STDOUT, on_stdout), (STDERR, on_stderr))
@@ -52,7 +52,7 @@ class _Listener:
 
 
 async def execute_on_terminal(link: Link, request: Request, on_data: BytesCallback | None) -> ExecResult:
-    """As `execute`, for a command on a terminal of its own."""
+    """As `execute`, for a command on its own terminal."""
     async with link.open(request.start) as stream:
         running = Running(stream, request.command, output_limit=request.output_limit)
         try:

@@ -34,7 +34,7 @@ class ProcessOutput:
     stdout_offset: int
     stderr_offset: int
     gap: int
-    """Bytes that were asked for and are no longer there."""
+    """How many bytes that were asked for are no longer there."""
 
     @property
     def next(self) -> tuple[int, int]:
@@ -56,7 +56,7 @@ class TerminalOutput:
     data: bytes
     offset: int
     gap: int
-    """Bytes that were asked for and are no longer there."""
+    """How many bytes that were asked for are no longer there."""
 
     @property
     def next(self) -> int:

@@ -38,7 +38,7 @@ class PlaceOptions(TypedDict, total=False):
     cwd: SandboxPath | None
     """The directory it begins in; the sandbox's working directory unless given."""
     env: Mapping[str, str] | None
-    """Variables over those of the sandbox."""
+    """Variables to set beside those of the sandbox; they take precedence."""
     user: str | None
     """The sandbox's user to run as."""
 
@@ -58,7 +58,7 @@ class ExecOptions(CommandOptions, total=False):
     stdin: Stdin
     """Its input; None is an empty one."""
     output_limit: int
-    """The most bytes a stream that are kept; beyond it the middle is dropped and counted."""
+    """How many bytes of each stream are kept at most; beyond that the middle is dropped and counted."""
 
 
 MAX_SIDE = 10_000

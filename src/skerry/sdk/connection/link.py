@@ -42,7 +42,7 @@ CONTROL_GUARD = 30.0
 FILE_GUARD = 120.0
 """How long a file request may be without any progress."""
 STARTS = 3
-"""How often a sandbox that somebody else stops meanwhile is started for one call."""
+"""How often one call starts a sandbox that others keep stopping."""
 MAX_COMMAND = 1000
 """Characters of a command in an event."""
 
@@ -72,7 +72,7 @@ class Link:
         self.paused = False
         """Whether it was paused here: its agent does not answer."""
         self.on_start: Callable[[], Awaitable[None]] | None = None
-        """Called when a call has started the sandbox, before that call goes on."""
+        """Called when a call has started the sandbox, before that call continues."""
         self._ping_after, self._lost_after = ping_after, lost_after
         self._on_event = on_event
         self._sessions: WeakKeyDictionary[asyncio.AbstractEventLoop, Session] = WeakKeyDictionary()
@@ -80,7 +80,7 @@ class Link:
         self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, anyio.Lock] = WeakKeyDictionary()
         self._lost = False
         self._told = False
-        """Whether an `error` was told since there was last a connection: many calls may fail for one reason."""
+        """Whether an `error` was reported since the last connection: many calls may fail for one reason."""
 
     def open(self, message: Opener, *, on_notice: Callable[[Notice], None] | None = None) -> Opening:
         """`async with link.open(message) as stream`: a stream that is closed on the way out. See `Session.open`.
@@ -122,11 +122,11 @@ class Link:
         return session
 
     def sessions(self) -> list[Session]:
-        """Those there are."""
+        """All open sessions."""
         return list(self._sessions.values())
 
     async def drop(self, sessions: list[Session]) -> None:
-        """Close sessions whose agent has ended; it may be that nobody has noticed yet."""
+        """Close sessions whose agent has ended, even if no call has noticed that yet."""
         for loop, session in list(self._sessions.items()):
             if session in sessions:
                 del self._sessions[loop]
@@ -140,7 +140,10 @@ class Link:
         return info
 
     async def renew_lease(self) -> None:
-        """A sandbox started anew knows nothing of its lease; who dies before this leaves it to the next sweep."""
+        """Renew the lease: a sandbox that was started again knows nothing of it.
+
+        If the process dies before this, the sandbox is left to the next sweep.
+        """
         if self.leased:
             await self.request(Life(lease=1), LifeReply)
 
@@ -226,7 +229,7 @@ class Link:
             self._tell("connection-lost", code, reason, running)
 
     def ran(self, result: ExecResult) -> ExecResult:
-        """Tell of a command that was killed for want of memory; the result as it is."""
+        """Report a command that was killed for lack of memory. Returns the result unchanged."""
         if result.oom_killed:
             self._tell("out-of-memory", OutOfMemory.code, "killed: out of memory", result.command)
         return result
@@ -260,7 +263,7 @@ class Link:
         return lost
 
     async def close(self) -> None:
-        """Close every session; the sandbox itself goes on."""
+        """Close every session; the sandbox itself keeps running."""
         await self.drop(self.sessions())
 
     def fields(self, op: str, started: float | None = None) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""One multiplexed connection to an agent. Everything the agent sends is taken for hostile."""
+"""One multiplexed connection to an agent. Everything that the agent sends is treated as hostile."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from skerry.wire import (
 )
 
 OUTBOX_SOFT = 1 << 20
-"""Above this, whoever wants to send more waits."""
+"""Above this, a task that wants to send more waits."""
 OUTBOX_MAX = 8 << 20
 """Above this, the agent makes us answer without reading the answers."""
 MAX_PING = 64
@@ -45,7 +45,7 @@ DATA, REPLY, CREDIT, ERROR = (int(kind) for kind in (Type.DATA, Type.REPLY, Type
 class Session:
     """Streams over one channel; belongs to the event loop it was made in.
 
-    When the agent breaks the protocol every open stream ends with Corrupted, when the connection ends with
+    When the agent breaks the protocol, every open stream ends with Corrupted; when the connection ends, with
     ConnectionLost. `on_end` is called once, with the reason. `excused` says whether there is a reason for the agent to
     be silent: its sandbox is paused.
     """
@@ -137,7 +137,7 @@ class Session:
 
     @property
     def crowded(self) -> bool:
-        """Whether so much waits to leave that a sender should wait too."""
+        """Whether enough data waits to leave that a sender should wait too."""
         return self._outbox_size + self._pipe.pending > OUTBOX_SOFT
 
     async def room(self) -> None:
@@ -215,7 +215,7 @@ class Session:
         except SkerryError as error:
             self.end(error)
         except BaseException:
-            # A fault of ours: nobody may wait for the rest of what came.
+            # A bug of Skerry: nobody may wait for the rest of what came.
             self.end(Corrupted("what the agent sent could not be handled"))
             raise
 
@@ -307,7 +307,7 @@ def _failure(payload: bytes) -> SkerryError:
 
 
 def _again(error: SkerryError) -> SkerryError:
-    """The same error as an object of its own, since each is raised in another task."""
+    """The same error as a new object, since each is raised in another task."""
     copy = type(error)(error.message)
     copy.__cause__ = error
     return copy

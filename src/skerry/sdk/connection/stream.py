@@ -58,7 +58,7 @@ class Reply:
 
 
 class _Inflow:
-    """What the agent may still send on a channel and where it must go on."""
+    """What the agent may still send on a channel, and at which offset it must continue."""
 
     __slots__ = ("credit", "ended", "last", "offset", "taken")
 
@@ -188,7 +188,7 @@ class Stream:
         return bool(self._inbox)
 
     async def next(self, guard: float | None = None) -> Data | Reply:
-        """The next item. Whoever has used its bytes calls `took`.
+        """The next item. A caller that has used its bytes calls `took`.
 
         Raises the stream's error; ConnectionLost when nothing comes within `guard` seconds.
         """
@@ -243,8 +243,8 @@ class Stream:
     async def send(self, data: bytes | bytearray | memoryview, *, end: bool = False) -> bool:
         """DATA on channel 0, as credit allows. False: the stream has ended and the rest was not sent.
 
-        Cancelled, some of it may have been sent, in order and without a gap; what is sent later follows it.
-        Raises InvalidArgument for bytes after END; another END is no error.
+        If this is cancelled, some bytes may have been sent, in order and without a gap; later bytes follow them.
+        Raises InvalidArgument for bytes after END; another END is not an error.
         """
         async with self._sending:
             return await self._send(memoryview(data), end)
@@ -299,12 +299,12 @@ class Stream:
             _wake(self._waiter)
 
     def abandon(self, why: str) -> None:
-        """Close the stream; whoever waits on it gets ConnectionLost."""
+        """Close the stream; tasks that wait on it get ConnectionLost."""
         if not self.ended:
             self.fail(ConnectionLost(why))
 
     def fail(self, error: Exception) -> None:
-        """Close the stream; whoever waits on it gets `error`."""
+        """Close the stream; tasks that wait on it get `error`."""
         self._error = error
         self.close()
 

@@ -63,8 +63,8 @@ MAX_SEARCHED = 8 << 20
 class AsyncFiles:
     """Relative paths start at the working directory. `user` acts with another user's rights.
 
-    Every method raises FileMissing, PermissionDenied, NotADirectory and ReadOnly where they apply, DiskFull when there
-    is no room, and InvalidArgument for an empty path or one with a NUL byte.
+    Every method raises FileMissing, PermissionDenied, NotADirectory and ReadOnly where they apply, DiskFull when the
+    disk has no room, and InvalidArgument for an empty path or one with a NUL byte.
     """
 
     def __init__(self, link: Link) -> None:
@@ -121,8 +121,8 @@ class AsyncFiles:
         `parents` is False.
 
         Raises:
-            AlreadyExists: `overwrite` is False and the file is there.
-            Conflict: the file no longer has the etag `if_match`; with an empty one: it is there.
+            AlreadyExists: `overwrite` is False and the file exists.
+            Conflict: the file no longer has the etag `if_match`; with an empty etag: the file exists.
         """
         flags = (WriteFlags.PARENTS if parents else 0) | (0 if overwrite else WriteFlags.NEW)
         return await self._write(path, data, int(flags), mode, user, if_match)
@@ -137,9 +137,10 @@ class AsyncFiles:
         user: str | None = None,
         if_match: str | None = None,
     ) -> FileInfo:
-        """Add to the end of a file, in place; it is made if it is not there.
+        """Add to the end of a file, in place; a missing file is made.
 
-        Raises Conflict when the file does not have the etag `if_match` before; with an empty one: it is there.
+        Raises Conflict when the file does not have the etag `if_match` before; with an empty etag: when the file
+        exists.
         """
         flags = WriteFlags.APPEND | (WriteFlags.PARENTS if parents else 0)
         return await self._write(path, data, int(flags), mode, user, if_match)
@@ -161,11 +162,11 @@ class AsyncFiles:
             return await content.store(stream, source)
 
     async def glob(self, pattern: str, *, path: SandboxPath = ".", user: str | None = None) -> list[FileInfo]:
-        """What matches a pattern with `*`, `?`, `[…]`, `{a,b}` and `**`, sorted; none is an empty list.
+        """The paths that match a pattern with `*`, `?`, `[…]`, `{a,b}` and `**`, sorted; an empty list if none does.
 
-        Paths are relative to `path` unless the pattern is absolute. As in shells a name that begins with a dot is only
-        matched by a pattern that does, a slash at the end means directories, and a backslash takes a letter as it is.
-        Links are matched and not followed.
+        Paths are relative to `path` unless the pattern is absolute. As in shells, only a pattern that begins with a dot
+        matches a name that does, a slash at the end means directories, and a backslash takes the next character
+        literally. Links are matched and not followed.
 
         Raises InvalidArgument for a pattern that makes no sense.
         """
@@ -187,11 +188,11 @@ class AsyncFiles:
     ) -> SearchResult:
         """The lines in a file, or in all files of a directory, that match a Python regular expression, or a text.
 
-        Done on this side, in constant memory: it needs no program in the sandbox. `glob` chooses files by name, or by
-        path below `path` if it has a slash; what has a name of `exclude` is left out with all below it. Links are not
+        The client searches, in constant memory: this needs no program in the sandbox. `glob` chooses files by name, or
+        by path below `path` if it has a slash; a name in `exclude` is left out with all below it. Links are not
         followed, a file with several names is searched once, binary and larger files are skipped.
 
-        Raises InvalidArgument for what is no expression, PermissionDenied where something may not be read.
+        Raises InvalidArgument for an invalid expression, PermissionDenied where something may not be read.
         """
         query = find.Query(
             pattern=find.compile_pattern(pattern, regex=regex, ignore_case=ignore_case),
@@ -214,10 +215,10 @@ class AsyncFiles:
     ) -> Replacement:
         """Replace a text, or with `regex` what matches, in a file or in every file that a pattern as for `glob` finds.
 
-        At most `count` times in each file. Each file is written at once and only if nobody has changed it meanwhile;
-        one that is not UTF-8 text is left alone.
+        At most `count` times in each file. Each file is written at once, and only if nobody has changed it in the
+        meantime; a file that is not UTF-8 text is left alone.
 
-        Raises InvalidArgument, and Conflict for a file that was changed; those before it are done.
+        Raises InvalidArgument, and Conflict for a file that was changed; the files before it are done.
         """
         edit = find.Edit(
             pattern=find.compile_pattern(old, regex=regex),
@@ -254,12 +255,12 @@ class AsyncFiles:
         return sorted(entries, key=lambda entry: entry.path)
 
     async def stat(self, path: SandboxPath, *, follow: bool = True, user: str | None = None) -> FileInfo:
-        """What is under that name; with `follow=False` a link itself."""
+        """Information about a path; with `follow=False`, about a link itself."""
         flags = 0 if follow else int(StatFlags.NOFOLLOW)
         return await self._info(Stat(path=encode_path(path), user=check_user(user), flags=flags))
 
     async def exists(self, path: SandboxPath, *, user: str | None = None) -> bool:
-        """Whether there is something under that name; a link to nothing is not. Raises PermissionDenied."""
+        """Whether a path exists; a link to nothing does not. Raises PermissionDenied."""
         try:
             await self.stat(path, user=user)
         except (FileMissing, NotADirectory):
@@ -269,7 +270,7 @@ class AsyncFiles:
     async def mkdir(
         self, path: SandboxPath, *, mode: int | None = None, parents: bool = True, user: str | None = None
     ) -> FileInfo:
-        """Make a directory. With `parents` missing ones above it are made and one that exists is no error.
+        """Make a directory. With `parents`, missing ones above it are made too, and one that exists is not an error.
 
         Raises AlreadyExists.
         """
@@ -279,7 +280,7 @@ class AsyncFiles:
         )
 
     async def remove(self, path: SandboxPath, *, recursive: bool = False, user: str | None = None) -> int:
-        """Remove a file, a link itself, or a directory; the number of things removed. Raises NotEmpty."""
+        """Remove a file, a link itself, or a directory. Returns the number of things removed. Raises NotEmpty."""
         flags = int(RemoveFlags.RECURSIVE) if recursive else 0
         message = Remove(path=encode_path(path), user=check_user(user), flags=flags)
         return (await self._link.request(message, Count, guard=SLOW_GUARD)).count
@@ -287,7 +288,7 @@ class AsyncFiles:
     async def rename(
         self, path: SandboxPath, target: SandboxPath, *, overwrite: bool = True, user: str | None = None
     ) -> FileInfo:
-        """Move something to another name. Raises AlreadyExists where `overwrite` is False."""
+        """Move a file or directory to another name. Raises AlreadyExists where `overwrite` is False."""
         flags = 0 if overwrite else int(RenameFlags.NOREPLACE)
         message = Rename(
             path=encode_path(path), user=check_user(user), target=encode_path(target, "target"), flags=flags
@@ -309,7 +310,7 @@ class AsyncFiles:
         return await self._info(Chown(path=encode_path(path), user=check_user(user), owner=owner, group=group))
 
     async def symlink(self, path: SandboxPath, target: SandboxPath, *, user: str | None = None) -> FileInfo:
-        """Make a link at `path` that says `target`. Raises AlreadyExists."""
+        """Make a symbolic link at `path` that points to `target`. Raises AlreadyExists."""
         message = Symlink(path=encode_path(path), user=check_user(user), target=encode_path(target, "target"))
         return await self._info(message)
 
@@ -327,7 +328,7 @@ class AsyncFiles:
         Modes, times, links, hard links and holes are kept. An existing file is replaced unless `overwrite` is False.
 
         Raises:
-            AlreadyExists: the target is a directory, or is there and `overwrite` is False.
+            AlreadyExists: the target is a directory, or exists and `overwrite` is False.
             InvalidArgument: the target is inside the directory that is copied.
         """
         flags = CopyFlags.RECURSIVE
@@ -355,16 +356,16 @@ class AsyncFiles:
     ) -> Transfer:
         """Copy a local file or directory into the sandbox, in constant memory, under exactly the name `remote`.
 
-        Permission bits, times, links, hard links, holes and user attributes are kept. What is there is replaced as a
-        whole when all has arrived, or not at all; with `merge` a directory keeps what it has beside. `exclude` has
-        names to leave out wherever they are. `resume` is for a single large file: it goes on where an earlier try
-        ended, and dials again by itself; only content and permission bits are kept then. `on_progress` is called with
-        the bytes sent and the bytes in all.
+        Permission bits, times, links, hard links, holes and user attributes are kept. What is at `remote` is replaced
+        as a whole when all has arrived, or not at all; with `merge`, a directory keeps what else it has. `exclude` has
+        names to leave out wherever they are. `resume` is for a single large file: the upload continues where an earlier
+        try ended, and connects again by itself; then only content and permission bits are kept. `on_progress` is called
+        with the bytes sent and the total.
 
         Raises:
             OSError: the local side cannot be read.
-            IsADirectory, NotADirectory: a file would take the place of a directory, or the other way.
-            DiskFull: there is no room inside; what was there still is.
+            IsADirectory, NotADirectory: a file would take the place of a directory, or the other way round.
+            DiskFull: there is no room in the sandbox; what was there stays.
             Conflict: with `resume`: others upload the same file at the same time.
         """
         if not resume:
@@ -387,14 +388,14 @@ class AsyncFiles:
     ) -> Transfer:
         """Copy a file or directory out of the sandbox, in constant memory, under exactly the name `local`.
 
-        The same is kept as by `upload`, but for setuid and setgid bits. No link of the sandbox is ever followed; a
-        link at `local` is replaced. What is there is replaced as a whole when all has arrived, or not at all; with
-        `merge` a directory keeps what it has beside.
+        The same is kept as by `upload`, except setuid and setgid bits. No link of the sandbox is ever followed; a link
+        at `local` is replaced. What is at `local` is replaced as a whole when all has arrived, or not at all; with
+        `merge`, a directory keeps what else it has.
 
         Raises:
             OSError: the local side cannot be written; nothing is left of the attempt.
-            IsADirectory, NotADirectory: a file would take the place of a directory, or the other way.
-            Corrupted: the sandbox sent what is no tree.
+            IsADirectory, NotADirectory: a file would take the place of a directory, or the other way round.
+            Corrupted: the sandbox did not send a valid tree.
         """
         return await trees.download(
             self._link, remote, local, merge=merge, exclude=exclude, user=user, on_progress=on_progress

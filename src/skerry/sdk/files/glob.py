@@ -89,7 +89,7 @@ def _segments(pattern: str) -> list[str]:
 def _path_regex(segments: list[str], *, hidden: bool = False) -> str:
     """What stands between two `**` is matched where it comes first and never elsewhere: a later place allows no more.
 
-    So the time is bounded by the lengths of pattern and path multiplied, whatever somebody has made them of.
+    So the time is bounded by the product of the lengths of pattern and path, whatever they contain.
     """
     groups: list[list[str]] = [[]]
     for segment in segments:
@@ -134,7 +134,7 @@ def _segment_regex(segment: str, *, hidden: bool) -> str:
 
 
 def _class_end(segment: str, start: int) -> int:
-    """Where the `]` of a class is that begins at `start`; -1: it is no class."""
+    """Where the `]` of a class is that begins at `start`; -1: it is not a class."""
     first = start + 1 if segment[start : start + 1] in ("!", "^") else start
     return segment.find("]", first + 1)
 

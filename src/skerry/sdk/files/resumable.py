@@ -1,4 +1,4 @@
-"""An upload of one file that goes on where it was cut off."""
+"""An upload of one file that continues where it was cut off."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PAUSE = 0.5
 async def upload(
     files: AsyncFiles, local: str, remote: SandboxPath, *, user: str | None, on_progress: Progress | None
 ) -> Transfer:
-    """Append to a part file beside the target until it is whole, dialling again when the connection is lost."""
+    """Append to a part file beside the target until it is complete; connect again when the connection is lost."""
     fd = await anyio.to_thread.run_sync(os.open, local, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         info = os.fstat(fd)
@@ -64,7 +64,7 @@ def _key(local: str, info: os.stat_result) -> str:
 
 
 async def _forget_others(files: AsyncFiles, directory: str, prefix: str, mine: str, user: str | None) -> None:
-    """A source that has changed starts anew: the part of the former one is of no use."""
+    """Remove the parts of former versions of the source, which are useless: a changed source starts again."""
     try:
         found = await files.list(directory, user=user)
     except FileMissing:

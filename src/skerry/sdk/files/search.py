@@ -1,4 +1,4 @@
-"""Text in a sandbox's files: found by regular expressions on this side, so it is the same in every image; replaced."""
+"""Finds and replaces text in a sandbox's files; the client matches, so it works the same in every image."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class SearchResult:
     truncated: bool
     """There are more matches than were asked for."""
     skipped: int
-    """Files that were not looked at: binary, too large, or no regular files."""
+    """Files that were not searched: binary, too large, or not regular files."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,9 +71,9 @@ class Query:
 
 
 def compile_pattern(pattern: object, *, regex: bool, ignore_case: bool = False) -> re.Pattern[str]:
-    """Raises InvalidArgument for what is no regular expression."""
+    """Raises InvalidArgument for an invalid regular expression."""
     if not isinstance(pattern, str) or not pattern:
-        raise InvalidArgument(f"{pattern!r} is nothing to look for")
+        raise InvalidArgument(f"the pattern must be text and not empty, not {pattern!r}")
     try:
         return re.compile(pattern if regex else re.escape(pattern), re.IGNORECASE if ignore_case else 0)
     except re.error as error:
@@ -233,7 +233,7 @@ def check_new(new: object) -> str:
 
 
 async def replace_in(link: Link, path: SandboxPath, edit: Edit, user: str | None) -> int | None:
-    """Edit one file; how many times, or None if it is no text. Raises Conflict if it changed meanwhile."""
+    """Edit one file. Returns how many times, or None if it is not text. Raises Conflict if somebody changed it."""
     reading = Read(path=encode_path(path), user=check_user(user), length=MAX_EDIT + 1, window=WINDOW)
     async with link.open(reading) as stream:
         item = await stream.next(FILE_GUARD)
@@ -254,7 +254,7 @@ async def replace_in(link: Link, path: SandboxPath, edit: Edit, user: str | None
             async with link.open(message) as stream:
                 await transfer.store(stream, changed.encode("utf-8", "surrogateescape"))
         except Conflict as error:
-            raise Conflict(f"{path} was changed by somebody else meanwhile", hint="replace again") from error
+            raise Conflict(f"somebody else changed {path} during the replacement", hint="replace again") from error
     return count
 
 

@@ -1,4 +1,4 @@
-"""Files and trees as streams, for whoever passes them on: nothing touches the disk of this machine."""
+"""Sandbox files and trees as streams for a caller that passes them on; nothing touches this machine's disk."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ async def unpack_stream(
 ) -> Transfer:
     """Write a tree stream that comes in pieces; `tally` has counted what is in it when they end.
 
-    What `batches` raises leaves nothing. Raises as `AsyncFiles.upload` does for what is inside.
+    If `batches` raises, nothing is left. Raises as `AsyncFiles.upload` does for what is inside.
     """
     flags = UnpackFlags.PARENTS | (UnpackFlags.MERGE if merge else 0)
     message = Unpack(path=encode_path(path), user=check_user(user), flags=int(flags))

@@ -20,10 +20,10 @@ _TYPES = {"": None, "file": False, "dir": True}
 
 
 class AsyncWatch:
-    """Iterate it for the changes below a path, in order; it ends when that path itself goes.
+    """Iterate it for the changes below a path, in order; it ends when that path itself is removed.
 
-    Once `async with` has been entered every later change is seen. Without it the watch begins with the first event
-    asked for. Whoever is slow to take events is told by one of kind `overflow` that some were lost.
+    Once `async with` has been entered, every later change is seen. Without it the watch begins with the first event
+    asked for. A caller that takes events too slowly gets one of kind `overflow`: some were lost.
     """
 
     def __init__(self, link: Link, message: Watch) -> None:
@@ -51,7 +51,7 @@ class AsyncWatch:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Stop watching; whoever waits for an event sees the end."""
+        """Stop watching; a task that waits for an event sees the end."""
         self._ended = True
         self._events.clear()
         if self._stream is not None:

@@ -73,13 +73,13 @@ class AsyncGit:
         timeout: float | None = None,
         user: str | None = None,
     ) -> str:
-        """Copy a repository to `path`, by default a directory named after it; the absolute path.
+        """Copy a repository to `path`, by default a directory named after it. Returns the absolute path.
 
         `branch` (or a tag) is what is checked out; `ref` may be any commit, and with `depth` only that many commits
         come with it. A user and password in the URL are used and not stored. `timeout` is for each step. A clone that
         fails leaves nothing.
 
-        Raises AlreadyExists where `path` is there and not empty, and InvalidArgument.
+        Raises AlreadyExists where `path` exists and is not empty, and InvalidArgument.
         """
         clean, login = split_url(url, username, password)
         if branch is not None and ref is not None:
@@ -176,7 +176,7 @@ class AsyncGit:
     ) -> None:
         """Send a branch, by default the one checked out, to the branch of that name.
 
-        `force` replaces commits of the remote, unless it has others than were last seen here.
+        `force` replaces commits of the remote, unless the remote has commits that were not seen here before.
         """
         what = "HEAD" if branch is None else _name(branch, "branch")
         login = await self._login(path, remote, username, password, user, push=True)
@@ -195,7 +195,10 @@ class AsyncGit:
         timeout: float | None = None,
         user: str | None = None,
     ) -> GitCommit:
-        """Fetch a branch, by default the upstream's, and merge it or rebase on it; the commit checked out then."""
+        """Fetch a branch, by default the upstream's, and merge it or rebase on it.
+
+        Returns the commit checked out then.
+        """
         what = [] if branch is None else [_name(branch, "branch")]
         login = await self._login(path, remote, username, password, user)
         mode = "--rebase" if rebase else "--no-rebase"
@@ -243,7 +246,7 @@ class AsyncGit:
         paths: str | Sequence[str] = (),
         user: str | None = None,
     ) -> str:
-        """What is changed and not staged, or `staged`, or all that differs from `ref`, as a patch."""
+        """A patch of what is changed and not staged, or of what is `staged`, or of all that differs from `ref`."""
         chosen = ["--cached"] if staged else []
         chosen += [] if ref is None else [_name(ref, "ref")]
         names = [paths] if isinstance(paths, str) else list(paths)

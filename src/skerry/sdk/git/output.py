@@ -96,7 +96,7 @@ def parse_status(output: bytes) -> GitStatus:
                 files.append(_file_status(record, records))
         ahead, behind = (abs(int(part)) for part in heads.get("branch.ab", "+0 -0").split(" "))
     except (ValueError, StopIteration) as error:
-        raise Corrupted(f"git status wrote something else than its format: {error}") from None
+        raise Corrupted(f"git status did not write the expected format: {error}") from None
     head, commit = heads.get("branch.head", "(detached)"), heads.get("branch.oid", "(initial)")
     return GitStatus(
         branch=None if head == "(detached)" else head,
@@ -127,7 +127,7 @@ def parse_log(output: bytes) -> list[GitCommit]:
     """The output of `git log -z --format=LOG_FORMAT`. Raises Corrupted for anything else."""
     fields = output.split(b"\0")[:-1] if output else []
     if len(fields) % LOG_FIELDS:
-        raise Corrupted("git log wrote something else than its format")
+        raise Corrupted("git log did not write the expected format")
     return [_commit(*fields[start : start + LOG_FIELDS]) for start in range(0, len(fields), LOG_FIELDS)]
 
 
@@ -137,7 +137,7 @@ def _commit(
     try:
         times = int(authored), int(committed)
     except ValueError:
-        raise Corrupted("git log wrote a time that is none") from None
+        raise Corrupted("git log wrote an invalid time") from None
     return GitCommit(
         id=decode(id),
         parents=tuple(decode(parents).split()),
@@ -155,7 +155,7 @@ def parse_branches(output: bytes) -> list[GitBranch]:
     for line in decode(output).splitlines():
         fields = line.split("\0")
         if len(fields) != 5:
-            raise Corrupted("git for-each-ref wrote something else than its format")
+            raise Corrupted("git for-each-ref did not write the expected format")
         head, name, commit, upstream, symbolic = fields
         if symbolic:  # origin/HEAD is another name for a branch, not one itself
             continue

@@ -41,7 +41,7 @@ class Inflow:
         self._received = 0
 
     async def next(self) -> bytes:
-        """The next bytes; none at the end. Whoever has used them calls the stream's `took`."""
+        """The next bytes; none at the end. A caller that has used them calls the stream's `took`."""
         if self.ended:
             return b""
         item = await self._stream.next()
@@ -55,7 +55,7 @@ class Inflow:
         """Wait until both directions have ended."""
         item = await self._stream.next()
         if isinstance(item, Data) or not item.final:
-            raise self._stream.corrupt("a connection that goes on after its end")
+            raise self._stream.corrupt("a connection that continues after its end")
         done = self._stream.decode(DialDone, item.payload)
         if not self._stream.input_ended or (done.sent, done.received) != (sent, self._received):
             raise self._stream.corrupt("a connection that has not carried as many bytes as it says")
@@ -73,7 +73,7 @@ class Relay:
         self.closed = False
 
     async def open(self, host: str, local_port: int) -> None:
-        """Raises Conflict when the port is in use, InvalidArgument for a host that is none of this machine's."""
+        """Raises Conflict when the port is in use, InvalidArgument for a host that does not belong to this machine."""
         try:
             found = await self.loop.getaddrinfo(host, local_port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
             family, _, _, _, address = found[0]

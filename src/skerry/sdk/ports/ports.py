@@ -38,7 +38,7 @@ class AsyncConnection:
         return self._address
 
     async def read(self, max_bytes: int = CHUNK) -> bytes:
-        """The next bytes, at most so many; none when the other side has no more.
+        """The next bytes, at most `max_bytes`; none when the other side has no more.
 
         Raises FileError when the connection was reset; ConnectionLost, SandboxNotFound.
         """
@@ -62,7 +62,7 @@ class AsyncConnection:
             raise ConnectionLost("the connection is over")
 
     async def close_write(self) -> None:
-        """Say that nothing more is sent; the other side may still answer."""
+        """Tell the other side that nothing more is sent; it may still answer."""
         if not self._stream.input_ended:
             await self._stream.send(b"", end=True)
 
@@ -106,7 +106,7 @@ class AsyncForward:
         return f"http://{f'[{host}]' if ':' in host else host}:{self.local_port}"
 
     async def close(self) -> None:
-        """End it with its connections. Harmless afterwards."""
+        """End the forward and its connections. Harmless afterwards."""
         await self._relay.close()
 
     async def __aenter__(self) -> Self:
@@ -119,7 +119,7 @@ class AsyncForward:
 
 
 class AsyncPorts:
-    """The TCP ports inside a sandbox. Nothing of them is open to the outside but what is forwarded."""
+    """The TCP ports inside a sandbox. Only forwarded ports are open to the outside."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -129,7 +129,7 @@ class AsyncPorts:
         self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, anyio.Lock] = WeakKeyDictionary()
 
     async def list(self) -> list[ListeningPort]:
-        """The ports that somebody inside listens on, by number."""
+        """The ports that a process inside listens on, by number."""
         found: list[ListeningPort] = []
         async with self._link.open(Ports()) as stream:
             while True:
@@ -141,12 +141,12 @@ class AsyncPorts:
                 found.append(_listening(stream, stream.decode(PortEntry, item.payload)))
 
     async def wait(self, port: int, *, timeout: float = 30.0) -> ListeningPort:
-        """Wait until somebody inside listens on `port`. Raises Timeout."""
+        """Wait until a process inside listens on `port`. Raises Timeout."""
         _check_port(port)
         _check_wait(timeout, "timeout")
         found = await self._wait(port, timeout)
         if found is None:
-            raise Timeout(f"nobody listens on port {port} after {timeout:g} s", hint="does the server run?")
+            raise Timeout(f"no process listens on port {port} after {timeout:g} s", hint="check that the server runs")
         return found
 
     async def _wait(self, port: int, timeout: float) -> ListeningPort | None:
@@ -168,16 +168,16 @@ class AsyncPorts:
     ) -> AsyncForward:
         """Let `local_port` of this machine (0: any that is free) lead to `port` inside.
 
-        It listens on 127.0.0.2, which only this machine reaches. There a browser does not send the program inside what
-        it has for 127.0.0.1, such as the session of a Skerry server; `host="127.0.0.1"` gives that up.
+        It listens on 127.0.0.2, which only this machine reaches. There a browser does not send the program inside its
+        cookies for 127.0.0.1, such as the session of a Skerry server; `host="127.0.0.1"` gives up that protection.
 
         It ends with `close()`, with its `async with` block, and with this sandbox object. A connection whose other side
         cannot be reached is reset.
 
         Raises:
-            PortClosed: nobody inside listens on `port`, after `wait` seconds.
+            PortClosed: no process inside listens on `port` after `wait` seconds.
             Conflict: `local_port` is in use.
-            InvalidArgument: no such port, or a host that is not of this machine.
+            InvalidArgument: no such port, or a host that does not belong to this machine.
         """
         _check_port(port)
         if check_whole(local_port, "local_port", least=0) > 65535:
@@ -186,7 +186,7 @@ class AsyncPorts:
             raise InvalidArgument("the host to listen on is empty")
         found = await self._wait(port, _check_wait(wait, "wait"))
         if found is None:
-            raise PortClosed(f"nobody in {self._link.sandbox_id} listens on port {port}")
+            raise PortClosed(f"no process in {self._link.sandbox_id} listens on port {port}")
         relay = Relay(self._link, port, None if found.address in REACHABLE else found.address)
         await relay.open(host, local_port)
         self._relays = {known for known in self._relays if not known.closed} | {relay}
@@ -207,7 +207,7 @@ class AsyncPorts:
     async def connect(self, port: int, *, address: str | None = None) -> AsyncConnection:
         """A connection to `port` inside: to 127.0.0.1, else to ::1, or to an IP address that the sandbox reaches.
 
-        Raises PortClosed when nobody listens there, FileError when it cannot be reached, InvalidArgument.
+        Raises PortClosed when no process listens there, FileError when the address cannot be reached, InvalidArgument.
         """
         _check_port(port)
         if address is not None and _family(address) is None:

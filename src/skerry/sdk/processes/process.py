@@ -20,14 +20,14 @@ from skerry.wire import Attach, Attached, Start
 Since = int | tuple[int, int]
 """Bytes to leave out of each stream, or an offset in stdout and one in stderr; -1 is "only what comes".
 
-Of a stream that has written less than the one number so far, all of that is left out and nothing that comes later."""
+If a stream has written less than the one number, all of that is left out, and nothing that comes later."""
 
 
 class AsyncProcess:
-    """A background process. It runs on when the handle, the connection or the client is gone.
+    """A background process. It keeps running when the handle, the connection or the client is gone.
 
-    With nobody attached it is never held back: its last output, 1 MiB a stream, stays in a ring buffer. Iterating,
-    `attach` and `wait` attach to it; while attached, the process waits for its output to be taken.
+    With nobody attached it is never held back: its last output, 1 MiB for each stream, stays in a ring buffer.
+    Iterating, `attach` and `wait` attach to it; while attached, the process waits for its output to be taken.
     """
 
     def __init__(self, link: Link, *, id: int, pid: int, command: str, view: bool, control: Stream | None) -> None:
@@ -37,7 +37,7 @@ class AsyncProcess:
         self._attached: AsyncExecStream | None = None
         self._stdin_closed = False
         self._result: ExecResult | None = None
-        # Keeps two tasks from attaching for their input: the second would take over, and what the first sends be lost.
+        # Keeps two tasks from attaching for their input: the second would take over and lose what the first sends.
         self._attaching = anyio.Lock(fast_acquire=True)
 
     @property
@@ -51,9 +51,9 @@ class AsyncProcess:
         return self._pid
 
     def attach(self, *, since: Since = 0, output_limit: int = OUTPUT_LIMIT) -> AsyncExecStream:
-        """Its output from `since` on, and its end; `gap` says how much of that is no longer there.
+        """The process's output from `since` on, and its end; `gap` says how much of that is no longer there.
 
-        Takes over from whoever was attached, unless this handle only views.
+        Takes over from the client that was attached, unless this handle only views.
         """
         stream = self._stream(_check_since(since, least=-1), output_limit, view=self._view)
         if not self._view:
@@ -74,7 +74,7 @@ class AsyncProcess:
                 yield chunk
 
     async def wait(self) -> ExecResult:
-        """Wait for the end; the result has the output that is still there, up to 8 MiB a stream.
+        """Wait for the end; the result has the output that is still there, up to 8 MiB for each stream.
 
         Raises:
             ProcessNotFound: it ended so long ago that it is forgotten.
@@ -88,13 +88,13 @@ class AsyncProcess:
         return self._result
 
     async def poll(self) -> ProcessInfo:
-        """How it is now, without waiting. Raises ProcessNotFound."""
+        """The state of the process now, without waiting. Raises ProcessNotFound."""
         return await find_process(self._link, self._id)
 
     async def output(self, *, since: Since = 0) -> ProcessOutput:
         """What the ring buffers hold now from `since` on. Neither waits nor holds the process back.
 
-        To go on without a loss, pass what `next` says.
+        To continue without a loss, pass what `next` says.
 
         Raises ProcessNotFound, and InvalidArgument for an offset beyond the end, or one number beyond both ends.
         """
@@ -110,13 +110,13 @@ class AsyncProcess:
             InvalidArgument: the handle only views, or the input was closed.
             ProcessNotFound: the process has ended.
             QuotaExceeded: it has left too much input of several clients unread.
-            ConnectionLost: the connection was lost or `attach` called meanwhile; some of it may have been sent.
+            ConnectionLost: the connection was lost, or `attach` called, during the write; some may have been sent.
         """
         encoded = data.encode("utf-8", "surrogateescape") if isinstance(data, str) else check_bytes(data)
         await self._send(encoded)
 
     async def close_stdin(self) -> None:
-        """Let the process find the end of its input; again is no error. Raises as `write_stdin` does."""
+        """Close the input of the process; closing it again is not an error. Raises as `write_stdin` does."""
         if not self._stdin_closed:
             await self._send(b"", end=True)
             self._stdin_closed = True
@@ -136,7 +136,7 @@ class AsyncProcess:
     async def kill(self, signal: int = SIGKILL) -> None:
         """Send a signal: SIGKILL goes to the process and all its descendants, others to its process group.
 
-        A process that has ended is no error. Raises ProcessNotFound when it ended so long ago that it is forgotten.
+        Does nothing if the process has ended. Raises ProcessNotFound when it ended so long ago that it is forgotten.
         """
         await send_signal(self._link, self._id, signal)
 

@@ -48,7 +48,7 @@ class AsyncProcesses:
         )
 
     async def list(self) -> list[ProcessInfo]:
-        """Those that run and the last ones that ended, oldest first."""
+        """The processes that run and the last ones that ended, oldest first."""
         return await list_processes(self._link)
 
     async def get(self, id: int, *, view: bool = False) -> AsyncProcess:
@@ -64,6 +64,6 @@ class AsyncProcesses:
     async def kill(self, id: int, signal: int = SIGKILL) -> None:
         """Send a signal: SIGKILL goes to the process and all its descendants, others to its process group.
 
-        A process that has ended is no error. Raises ProcessNotFound when it is not there.
+        Does nothing if the process has ended. Raises ProcessNotFound when it is not there.
         """
         await send_signal(self._link, id, signal)

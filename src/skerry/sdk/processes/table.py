@@ -25,7 +25,7 @@ NAMES = {"process": "processes", "terminal": "terminals"}
 
 
 async def first_reply(link: Link, stream: Stream, kind: type[M]) -> M:
-    """The REPLY that START and ATTACH begin with; the stream goes on, but is closed when this fails."""
+    """The REPLY that START and ATTACH begin with; the stream continues, but is closed when this fails."""
     try:
         item = await stream.next(CONTROL_GUARD)
         if not isinstance(item, Reply):

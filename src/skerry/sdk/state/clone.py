@@ -35,26 +35,26 @@ from skerry.sdk.state.snapshots import LogCallback, require_snapshots
 
 MOST_COPIES = 1000
 SecretOptions = bool | Mapping[str, str]
-"""Whether the secrets of the source are given to a copy, or what its secrets are instead."""
+"""Whether a copy gets the secrets of the source, or which secrets it gets instead."""
 
 
 class CopyOptions(TypedDict, total=False):
-    """What is different in a copy; what is not given is as in the source."""
+    """What is different in a copy; everything else is as in the source."""
 
     env: Mapping[str, str] | None
-    """Variables over those it has."""
+    """Variables to add to those it has, or to change."""
     resources: ResourceOptions | None
-    """Limits over those it has."""
+    """Limits to change."""
     metadata: Mapping[str, str] | None
-    """Instead of what it has."""
+    """Replaces the source's."""
     labels: Mapping[str, str] | None
-    """Instead of what it has."""
+    """Replaces the source's."""
     timeout: float | None
     """As for `create`."""
     on_timeout: OnTimeout | None
     """As for `create`."""
     secrets: SecretOptions
-    """True: the secrets of the source; or others. None of them unless given."""
+    """True: the secrets of the source; or other secrets. Without this option a copy has none."""
 
 
 def copy_spec(source: SandboxInfo, name: str | None, changes: CopyOptions) -> SandboxSpec:
@@ -113,9 +113,9 @@ def check_count(n: int) -> int:
 async def copy(
     provider: Provider, source: str, specs: Sequence[SandboxSpec], on_log: LogCallback | None
 ) -> list[SandboxInfo | SkerryError]:
-    """Make a sandbox for each of `specs` from what `source` has now; for each what became of it.
+    """Make a sandbox for each of `specs` from what `source` has now. Returns the outcome of each.
 
-    Cancelled, none of them is left.
+    If this is cancelled, none of them is left.
     """
     chosen = require_snapshots(provider, "clone")
     started = time.perf_counter()

@@ -121,7 +121,7 @@ def _teller(on_progress: StateProgress | None) -> Callable[[int], None] | None:
 
 @asynccontextmanager
 async def _opened(file: AbstractContextManager[BinaryIO]) -> AsyncIterator[BinaryIO]:
-    """In a thread: a disk may take its time. Cancelled meanwhile, it is closed like after any error."""
+    """Open the file in a thread: a disk may take its time. If cancelled, close it as after any error."""
     opened = list[BinaryIO]()
     try:
         await in_thread(lambda: opened.append(file.__enter__()))
@@ -207,6 +207,6 @@ def _flush_directory(directory: str) -> None:
 
 
 def _is_special(path: str) -> bool:
-    """Whether it is there and something else than a file or directory. Raises OSError."""
+    """Whether it exists and is neither a file nor a directory. Raises OSError."""
     mode = os.stat(path).st_mode
     return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))

@@ -86,9 +86,9 @@ def check_grace(seconds: float) -> float:
 
 @asynccontextmanager
 async def interrupting(link: Link, ports: AsyncPorts) -> AsyncIterator[None]:
-    """Around what ends every process of a sandbox: its forwards and connections are of no use afterwards.
+    """Wraps an operation that ends every process of a sandbox: its forwards and connections are useless afterwards.
 
-    Forwards end first, or whoever connects to one would start the sandbox again.
+    Forwards end first: a client that connects to one would start the sandbox again.
     """
     before = link.sessions()
     await ports._close()

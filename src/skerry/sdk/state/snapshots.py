@@ -20,7 +20,7 @@ from skerry.core import Snapshots as SnapshotProvider
 from skerry.sdk.state.export import KeyOptions, StateProgress, StateTarget, export, portable
 
 LogCallback = Callable[[str], object]
-"""Gets a short line about what is done now."""
+"""Gets a short line about each step."""
 SnapshotName = str | SnapshotInfo
 """A snapshot, or its id or name."""
 MAX_DESCRIPTION = 4096
@@ -50,11 +50,11 @@ class AsyncSnapshots:
         return list(await self._provider.list_snapshots())
 
     async def get(self, snapshot: SnapshotName) -> SnapshotInfo:
-        """The one with that id or name. Raises SnapshotNotFound."""
+        """The snapshot with that id or name. Raises SnapshotNotFound."""
         return await find(self._provider, snapshot)
 
     async def delete(self, snapshot: SnapshotName) -> None:
-        """Remove it; those taken after it get its parent. Sandboxes made from it go on as they are.
+        """Remove a snapshot; those taken after it get its parent. Sandboxes made from it stay as they are.
 
         Raises SnapshotNotFound.
         """
@@ -68,7 +68,7 @@ class AsyncSnapshots:
         key: KeyOptions | None = None,
         on_progress: StateProgress | None = None,
     ) -> bytes | None:
-        """Write one as a file from which `create(import_state=…)` makes a sandbox anywhere; see `export_state`."""
+        """Write a snapshot to a file; `create(import_state=…)` makes a sandbox from it anywhere. See `export_state`."""
         return await export_snapshot(self._chosen, snapshot, target, key, on_progress)
 
     async def tree(self) -> tuple[SnapshotNode, ...]:
@@ -89,7 +89,7 @@ class AsyncSandboxSnapshots:
     ) -> SnapshotInfo:
         """Keep its files and variables as they are now; secrets and volumes are not in it.
 
-        A sandbox that runs stands still for the moment that takes and goes on. `on_log` gets lines about the progress.
+        A running sandbox stands still for that moment and continues. `on_log` gets lines about the progress.
 
         Raises:
             Conflict: the name is taken, or the sandbox is archived.
@@ -108,11 +108,11 @@ class AsyncSandboxSnapshots:
         return made
 
     async def list(self) -> list[SnapshotInfo]:
-        """Those taken of this sandbox, newest first."""
+        """The snapshots of this sandbox, newest first."""
         return list(await require_snapshots(self._provider).list_snapshots(self._sandbox_id))
 
     async def get(self, snapshot: SnapshotName) -> SnapshotInfo:
-        """The one with that id or name, of whatever sandbox. Raises SnapshotNotFound."""
+        """The snapshot with that id or name, of any sandbox. Raises SnapshotNotFound."""
         return await find(require_snapshots(self._provider), snapshot)
 
     async def restore(self, snapshot: SnapshotName, *, on_log: LogCallback | None = None) -> SandboxInfo:
@@ -124,7 +124,7 @@ class AsyncSandboxSnapshots:
             SnapshotNotFound, SandboxNotFound.
             Conflict: the snapshot is of another template, or the sandbox is archived.
             QuotaExceeded: the snapshot holds more than the disk limit.
-            DiskFull: there is no room; the sandbox goes on as it was.
+            DiskFull: there is no room; the sandbox stays as it was.
         """
         chosen = require_snapshots(self._provider)
         tell, started = on_log or _silent, time.perf_counter()
@@ -136,7 +136,7 @@ class AsyncSandboxSnapshots:
         return info
 
     async def delete(self, snapshot: SnapshotName) -> None:
-        """Remove it; those taken after it get its parent. Sandboxes made from it go on as they are.
+        """Remove a snapshot; those taken after it get its parent. Sandboxes made from it stay as they are.
 
         Raises SnapshotNotFound.
         """
@@ -151,11 +151,11 @@ class AsyncSandboxSnapshots:
         key: KeyOptions | None = None,
         on_progress: StateProgress | None = None,
     ) -> bytes | None:
-        """Write one as a file from which `create(import_state=…)` makes a sandbox anywhere; see `export_state`."""
+        """Write a snapshot to a file; `create(import_state=…)` makes a sandbox from it anywhere. See `export_state`."""
         return await export_snapshot(self._provider, snapshot, target, key, on_progress)
 
     async def tree(self) -> tuple[SnapshotNode, ...]:
-        """Those taken of this sandbox, each below the one before it. Oldest first."""
+        """The snapshots of this sandbox, each below the one before it. Oldest first."""
         return snapshot_trees(await self.list())
 
 
@@ -167,7 +167,7 @@ def require_snapshots(provider: Provider, option: str = "snapshots") -> Snapshot
 
 
 async def find(provider: SnapshotProvider, snapshot: SnapshotName) -> SnapshotInfo:
-    """Raises SnapshotNotFound, InvalidArgument for what can be none."""
+    """Raises SnapshotNotFound, InvalidArgument for what cannot be a snapshot."""
     return await provider.find_snapshot(_key(snapshot))
 
 
@@ -193,7 +193,7 @@ async def _deletable(provider: SnapshotProvider, snapshot: SnapshotName) -> str:
 def _key(snapshot: object) -> str:
     key = snapshot.id if isinstance(snapshot, SnapshotInfo) else snapshot
     if not isinstance(key, str) or not key or "\0" in key:
-        raise InvalidArgument(f"{snapshot!r} is not a snapshot", hint="its id, its name, or a SnapshotInfo")
+        raise InvalidArgument(f"{snapshot!r} is not a snapshot", hint="give its id, its name, or a SnapshotInfo")
     return key
 
 
@@ -211,7 +211,7 @@ def check_beginning(
 
 def check_snapshot_name(name: object) -> None:
     if name is not None and (not isinstance(name, str) or not NAME.fullmatch(name) or name.startswith("sn-")):
-        hint = "up to 63 of a-z 0-9 . _ - that begin with a letter or digit, and not with sn-"
+        hint = "use up to 63 of a-z 0-9 . _ - and begin with a letter or digit, but not with sn-"
         raise InvalidArgument(f"{name!r} is not a name for a snapshot", hint=hint)
 
 

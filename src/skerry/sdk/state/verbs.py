@@ -38,7 +38,7 @@ class StateVerbs:
         return cast("AsyncSandbox", self)  # nothing else derives from this
 
     async def stop(self, *, timeout: float = 10.0) -> SandboxInfo:
-        """End what runs in it and keep its files and variables; it costs no memory and does not age until `start`.
+        """End what runs in the sandbox; keep its files and variables. Until `start` it uses no memory and does not age.
 
         Processes are asked to end (SIGTERM; terminals are hung up) and killed after `timeout` seconds, 120 at most.
 
@@ -49,10 +49,10 @@ class StateVerbs:
         return self._changed("stop", began)
 
     async def start(self, *, key: KeyOptions | None = None) -> SandboxInfo:
-        """Start one that is stopped or archived, with its files, variables and full lifetime; resume a paused one.
+        """Start a stopped or archived sandbox, with its files, variables and full lifetime; resume a paused one.
 
-        Any call that needs it running does the same, unless `auto_start=False`. Running: no error. `key` is what it was
-        archived with; without, the one of SKERRY_ARCHIVE_KEY.
+        Any call that needs it running does the same, unless `auto_start=False`. Does nothing if it is running. `key` is
+        the key it was archived with, by default that of SKERRY_ARCHIVE_KEY.
 
         Raises SandboxNotFound, SandboxFailed, Unsupported; Corrupted where its files are missing or its archive is
         damaged; Unauthenticated for a key that is not its archive's: it stays archived.
@@ -63,10 +63,10 @@ class StateVerbs:
         return self._changed("start", began)
 
     async def archive(self, *, key: KeyOptions | None = None) -> SandboxInfo:
-        """Stop it and put its files into compressed cold storage, which `start` brings them back from.
+        """Stop the sandbox and put its files into compressed cold storage; `start` brings them back.
 
         With `key`, or one in SKERRY_ARCHIVE_KEY, the archive is encrypted, and `start` needs the same key. The archive
-        is read back and compared before the files go. Archived: no error.
+        is read back and compared before the files go. Does nothing if it is archived.
 
         Raises:
             SandboxNotFound, Conflict for one that has failed.
@@ -86,10 +86,10 @@ class StateVerbs:
         template: TemplateOption | None = None,
         timeout: float = 10.0,
     ) -> SandboxInfo:
-        """Stop it and start it, with other limits, another template, or variables over those it has.
+        """Stop the sandbox and start it, with other limits, another template, or added and changed variables.
 
-        What cannot be honoured is refused before it is stopped. A new template, built if it is not, changes what is
-        below the files that were written; these stay. `timeout` as for `stop`.
+        What cannot be honoured is refused before the stop. A new template, built if it is not, changes what is below
+        the files that were written; these stay. `timeout` as for `stop`.
 
         Raises SandboxNotFound, Unsupported, QuotaExceeded, InvalidArgument, TemplateNotFound; Conflict for one that has
         failed, or for a new template where it was made from a snapshot.
@@ -104,7 +104,7 @@ class StateVerbs:
         return self._changed("restart", began)
 
     async def pause(self) -> SandboxInfo:
-        """Freeze its processes in memory, with their connections, until `resume`. Its lifetime goes on.
+        """Freeze its processes in memory, with their connections, until `resume`. Its lifetime continues to count.
 
         Raises SandboxNotFound, Conflict for one that does not run, Unsupported where the provider cannot.
         """
@@ -113,16 +113,17 @@ class StateVerbs:
         return self._changed("pause", began)
 
     async def resume(self) -> SandboxInfo:
-        """Let its processes go on. Raises SandboxNotFound, Conflict for one that is not paused, Unsupported."""
+        """Let its processes continue. Raises SandboxNotFound, Conflict for one that is not paused, Unsupported."""
         began = time.perf_counter()
         self._info = await lifecycle.resume(self._link)
         return self._changed("resume", began)
 
     async def reset(self, *, hard: bool = False) -> SandboxInfo:
-        """Kill its processes and forget changed variables; `hard`: forget its files too. It runs afterwards.
+        """Kill its processes and forget changed variables; with `hard`, forget its files too. It runs afterwards.
 
-        Files are then what they were at its creation. It is made sure that nothing of before is left; volumes stay.
-        What its template runs once in a new sandbox is run again; a `source` is not fetched again.
+        With `hard`, files are what they were at its creation, and Skerry makes sure that nothing from before is left;
+        volumes stay. The scripts that its template runs once in a new sandbox run again; a `source` is not fetched
+        again.
 
         Raises SandboxNotFound, Conflict, Unsupported where the provider cannot.
         """
@@ -136,7 +137,7 @@ class StateVerbs:
         return self._changed("reset", began)
 
     async def recover(self) -> SandboxInfo:
-        """Start one that has failed, with the files it had.
+        """Start a sandbox that has failed, with the files it had.
 
         Raises SandboxNotFound, Conflict if it has not failed, Corrupted where its files are missing, Unsupported.
         """
@@ -146,7 +147,7 @@ class StateVerbs:
         return self._changed("recover", began)
 
     async def _serve(self) -> None:
-        """Start what its template runs in the background, unless somebody has since it was started."""
+        """Start what its template runs in the background, unless another client has done so since the start."""
         await serve(self._whole, self._info)
 
     def _changed(self, op: str, began: float) -> SandboxInfo:
@@ -162,7 +163,7 @@ class StateVerbs:
         disk: int | str | None = None,
         pids: int | None = None,
     ) -> SandboxInfo:
-        """Change limits while it runs; those not given stay. 100 `cpu_percent` are one core.
+        """Change limits while the sandbox runs; those not given stay. 100 `cpu_percent` are one core.
 
         Raises Unsupported where the provider cannot, QuotaExceeded above a maximum, InvalidArgument.
         """
@@ -177,7 +178,7 @@ class StateVerbs:
         return await self.set_limits(cpu=cpu, memory=memory)
 
     async def set_timeout(self, seconds: float) -> SandboxInfo:
-        """Let its timeout be `seconds` from now, be that sooner or later than before; `on_timeout` stays as it is.
+        """Set the timeout to `seconds` from now, sooner or later than before; `on_timeout` stays as it is.
 
         Raises QuotaExceeded above the maximum lifetime, Unsupported where the provider cannot, SandboxNotFound.
         """

@@ -32,7 +32,7 @@ class AsyncVolumes:
     ) -> VolumeInfo:
         """Make an empty volume that belongs to the sandboxes' user.
 
-        `size` is the most it may hold. A `temporary` one goes with the last sandbox that has it.
+        `size` is the most it may hold. A `temporary` volume is deleted with the last sandbox that has it.
 
         Raises Conflict for a taken name, Unsupported for a size that cannot be enforced, InvalidArgument, DiskFull;
         Unsupported for `encrypted`, since no provider encrypts live disks yet.
@@ -42,9 +42,9 @@ class AsyncVolumes:
         return await self._provider.create_volume(check_volume_name(name), size=most, temporary=temporary)
 
     async def get(self, name: str, *, create: bool = False, size: int | str | None = None) -> VolumeInfo:
-        """The volume with that name; with `create` it is made, with that `size`, if there is none.
+        """The volume with that name; with `create`, a missing one is made with that `size`.
 
-        Raises VolumeNotFound, Conflict if it is there with another size, and as `create`.
+        Raises VolumeNotFound, Conflict if it exists with another size, and as `create`.
         """
         most = None if size is None else parse_size(size, "size")
         while True:
@@ -55,7 +55,7 @@ class AsyncVolumes:
                     raise
             else:
                 if most is not None and found.size != most:
-                    raise Conflict(f"the volume {name!r} has another size: {found.size}", hint="leave the size away")
+                    raise Conflict(f"the volume {name!r} has another size: {found.size}", hint="leave the size out")
                 return found
             try:
                 return await self._provider.create_volume(name, size=most, temporary=False)
@@ -63,15 +63,18 @@ class AsyncVolumes:
                 continue  # somebody else has just made it
 
     async def list(self) -> list[VolumeInfo]:
-        """All of them, by name."""
+        """All volumes, by name."""
         return list(await self._provider.list_volumes())
 
     async def delete(self, name: str) -> None:
-        """Remove it with all that is in it. Raises VolumeNotFound, Conflict while a sandbox has it, running or not."""
+        """Remove a volume and everything in it.
+
+        Raises VolumeNotFound, Conflict while a sandbox has it, running or not.
+        """
         await self._provider.delete_volume(check_volume_name(name))
 
     async def mount_existing(self, name: str, path: str, *, subpath: str = "", read_only: bool = False) -> VolumeMount:
-        """For `create(volumes=[…])`: a volume that is there, or a directory of it. Raises VolumeNotFound."""
+        """For `create(volumes=[…])`: an existing volume, or a directory of it. Raises VolumeNotFound."""
         (mount,) = check_mounts([VolumeMount(name=name, path=path, subpath=subpath, read_only=read_only)])
         await self._provider.get_volume(mount.name)
         return mount

@@ -14,7 +14,7 @@ from skerry.sdk.listing import check_state
 async def wait_for_state(
     provider: Provider, log: EventLog, last: SandboxInfo, state: State | str, timeout: float
 ) -> SandboxInfo:
-    """Looks again at every event that is seen here, and otherwise as often as a listener asks the provider."""
+    """Ask again after every event that is seen here, and otherwise as often as a listener asks the provider."""
     wanted = check_state(state)
     with anyio.move_on_after(check_seconds(timeout)):
         while True:

@@ -1,7 +1,7 @@
 """Building templates: their steps are run in a sandbox, and what it wrote becomes a layer.
 
-A layer is known by the digest of all that decided it, so what is built already is never built again, and of several
-who want the same at once one builds it while the others wait.
+A layer is known by the digest of all that decided it, so what is built already is never built again. If several clients
+want the same layer at once, one builds it while the others wait.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def offering(provider: Provider, option: str = "template") -> Templates:
 
 
 async def meant(templates: Templates, name: str) -> Template | BuiltTemplate:
-    """What a name stands for, whoever takes one: a template that comes with Skerry, or else one that is built here.
+    """What a name stands for, in every call: a template that comes with Skerry, or else one that is built here.
 
     Raises TemplateNotFound, which names the nearest of all.
     """
@@ -100,7 +100,7 @@ async def meant(templates: Templates, name: str) -> Template | BuiltTemplate:
 class Builder:
     """Builds a template with all that it is based on. `timeout` is for each template.
 
-    With `force` the first template it is asked for is built anew, and replaces the one that is there.
+    With `force`, the first template it is asked for is built again, and replaces the one that is there.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class Builder:
         return await self.find(found.reference)
 
     async def build(self, template: Template) -> BuiltTemplate:
-        """The template, built unless it is. On any failure nothing of it is left.
+        """The template, built if it is not yet. On any failure nothing of it is left.
 
         Raises TemplateBuildFailed, DiskFull, TemplateNotFound, Unsupported, ProviderUnavailable, InvalidArgument for a
         name that another template has.
@@ -164,12 +164,12 @@ class Builder:
                 )
 
     def forced(self) -> bool:
-        """Whether what is asked for now is to be built anew; its bases, which come next, are not."""
+        """Whether to build again what is asked for now; its bases, which come next, are not built again."""
         force, self._force = self._force, False
         return force
 
     async def _current(self, wanted: BuiltTemplate) -> BuiltTemplate:
-        """What is built of a definition, or was built anew in its place. Raises TemplateNotFound."""
+        """The template that was built from a definition, or was built again in its place. Raises TemplateNotFound."""
         try:
             found = await self.find(wanted.reference)
             if not found.superseded:

@@ -73,7 +73,7 @@ class ImageConfig:
 
 
 async def build_image(builder: Builder, image: ImageOption, *, name: str | None = None) -> BuiltTemplate:
-    """The template for an image, unpacked unless it is. `name`, with or without a version, is one more name for it.
+    """The template for an image, unpacked if it is not yet. `name`, with or without a version, is one more name for it.
 
     Raises TemplateBuildFailed, InvalidArgument, ProviderUnavailable, DiskFull.
     """
@@ -83,7 +83,7 @@ async def build_image(builder: Builder, image: ImageOption, *, name: str | None 
     text = os.fspath(image)
     remote = "://" in text
     if remote and not text.startswith("docker://"):
-        raise InvalidArgument(f"{text!r} is not an image", hint="the path of an archive, or docker://NAME")
+        raise InvalidArgument(f"{text!r} is not an image", hint="give the path of an archive, or docker://NAME")
     content = f"ref:{text}" if remote else await run_sync(_hash_file, text)
     known = f"{IMAGES}:{hashlib.sha256(content.encode()).hexdigest()[:16]}"
     force = builder.forced()
@@ -152,7 +152,7 @@ async def _upload(box: AsyncSandbox, image: str, content: str) -> None:
         reader = _Hashed(file)
         await box.files.write(_FILE, cast(BinaryIO, reader))
     if reader.hash.hexdigest() != content:
-        raise TemplateBuildFailed(f"image {image}: it has changed meanwhile", step="upload", hint="try again")
+        raise TemplateBuildFailed(f"image {image}: it changed during the build", step="upload", hint="try again")
 
 
 class _Hashed:
@@ -190,7 +190,7 @@ def parse_config(manifest: Mapping[str, object], config: Mapping[str, object]) -
         raise ValueError(f"{digest!r} is not a digest")
     wanted = config.get("config") or {}
     if not isinstance(wanted, dict):
-        raise TypeError("its config is no mapping")
+        raise TypeError("its config is not a mapping")
     env = dict(entry.partition("=")[::2] for entry in wanted.get("Env") or [] if "=" in entry and "\0" not in entry)
     user = (wanted.get("User") or "root").partition(":")[0] or "root"
     if not _USER.fullmatch(user):
@@ -214,7 +214,9 @@ def _checked_name(name: str) -> str:
     """Raises InvalidArgument."""
     title, colon, version = name.partition(":")
     if not NAME.fullmatch(title) or (colon and not VERSION.fullmatch(version)) or title.startswith("sb-"):
-        raise InvalidArgument(f"{name!r} is not a name for a template", hint="such as my-image or my-image:2")
+        raise InvalidArgument(
+            f"{name!r} is not a name for a template", hint="use a name such as my-image or my-image:2"
+        )
     catalogue.check_free(title)
     return name if colon else f"{title}:1"
 

@@ -1,4 +1,4 @@
-"""What a new sandbox goes through before `create` returns it: its source, its template's scripts."""
+"""Prepares a new sandbox before `create` returns it: its source, then its template's scripts."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 PREPARE_TIMEOUT = 1800.0
 SERVED = "/dev/shm/.skerry-served"
-"""A directory that is gone when the sandbox stops: who makes it starts the services."""
+"""A directory that is gone when the sandbox stops; the client that makes it starts the services."""
 POLL = 0.1
 
 
 def mark(kind: Literal["preparing", "prepared"], sandbox_id: str) -> str:
-    """A directory of the sandbox: who makes the first prepares it; the second says that it is done.
+    """Directories of the sandbox: the client that makes the first prepares it; the second says that it is done.
 
     They have its id, so that none of an image, a template, or a snapshot's first sandbox is taken for them.
     """
@@ -44,10 +44,10 @@ def mark(kind: Literal["preparing", "prepared"], sandbox_id: str) -> str:
 async def prepare(
     sandbox: AsyncSandbox, built: BuiltTemplate | None, source: Source | None, on_log: TextCallback | None
 ) -> None:
-    """Fetch the source, then run the template's scripts, once in a sandbox's life, whoever else has created it.
+    """Fetch the source, then run the template's scripts, once in a sandbox's life, even if several clients created it.
 
-    Until it is done the sandbox ends with this process; when it fails, at once. That it is done the provider knows,
-    where it can: what the sandbox's own files say goes with a reset.
+    Until the preparation is done the sandbox ends with this process; if it fails, at once. A provider that can records
+    that it is done: what the sandbox's own files say is lost with a reset.
 
     Raises TemplateBuildFailed, and what fetching raises.
     """
@@ -140,7 +140,7 @@ async def _run_scripts(sandbox: AsyncSandbox, built: BuiltTemplate, on_log: Text
 async def serve(sandbox: AsyncSandbox, info: SandboxInfo) -> None:
     """Start what the template of a sandbox that has started runs in the background.
 
-    A template that is gone, or a service that cannot be started, is no reason for a start to fail.
+    If the template is gone, or a service cannot be started, the start still succeeds.
     """
     if info.template_id is None or not isinstance(sandbox._provider, Templates):
         return

@@ -43,7 +43,7 @@ _FETCH = """import base64, os, shutil, sys, urllib.error, urllib.parse, urllib.r
 class Redirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, request, file, code, message, headers, url):
         if not url.startswith("https://"):
-            raise urllib.error.URLError("redirected to something else than https")
+            raise urllib.error.URLError("redirected to a URL that is not https")
         return super().redirect_request(request, file, code, message, headers, url)
 
 parts = urllib.parse.urlsplit(os.environ["SOURCE_URL"])
@@ -94,20 +94,20 @@ class TarSource:
         if self.url is None:
             self.check_file()
         elif set(self.url) & set("\"\\' ") or any(ord(letter) < 32 for letter in self.url):
-            raise InvalidArgument("the URL of an archive has letters in it that a URL cannot have")
+            raise InvalidArgument("the URL of an archive has characters that a URL cannot have")
 
     def check_file(self) -> None:
         """Raises InvalidArgument for one that cannot be read or has nothing in it."""
         name = os.fspath(self.location)
         if not os.path.isfile(name):
-            raise InvalidArgument(f"{name!r} is not a file", hint="a path, or an https URL")
+            raise InvalidArgument(f"{name!r} is not a file", hint="give a path, or an https URL")
         try:
             with open(name, "rb") as file:
                 empty = not file.read(1)  # files of /proc say of themselves that they are
         except OSError as error:
             raise InvalidArgument(f"{name!r} cannot be read: {error.strerror}") from error
         if empty:
-            raise InvalidArgument(f"{name!r} is empty", hint="a tar archive is meant")
+            raise InvalidArgument(f"{name!r} is empty", hint="give a tar archive")
 
     @property
     def url(self) -> str | None:

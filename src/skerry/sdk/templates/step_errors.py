@@ -69,7 +69,7 @@ def step_error(what: str, step: str, result: ExecResult) -> SkerryError:
         why, hint = f"exited with {result.exit_code}", None
         unreached = [line.strip() for line in said.splitlines() if any(words in line for words in _UNREACHED)]
         if unreached:  # tools say this first and end with something less telling
-            last, hint = unreached[-1], "the step could not reach the network: see that this machine can"
+            last, hint = unreached[-1], "the step could not reach the network: check that this machine can"
         elif lacking := _NO_PROGRAM.search(said):
             last, hint = lacking[0], f"the sandbox has no {lacking[1]}: take another template, or unpack it yourself"
     message = f"{what}: the step {step!r} {why}" + (f": {last[:300]}" if last else "")

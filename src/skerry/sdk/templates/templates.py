@@ -36,15 +36,15 @@ class AsyncTemplates:
         on_log: TextCallback | None = None,
         on_progress: ProgressCallback | None = None,
     ) -> TemplateInfo:
-        """Build a template, with all that it is based on, unless it is built; `create(template=name)` finds it then.
+        """Build a template and all that it is based on, unless it is built; then `create(template=name)` finds it.
 
-        `template` is one by name, itself, or the path of a template.yaml or of its directory: a text with a slash in
-        it is a path. `image` is an image instead, to be known by `name`. `force` builds it anew, but not what it is
-        based on; sandboxes keep the one they have, which goes when nothing needs it any more. `on_log` gets what the
-        steps write, `on_progress` each step before it runs; each template may take `timeout` seconds.
+        `template` is a name, a Template, or the path of a template.yaml or of its directory: a text with a slash in it
+        is a path. `image` is an image instead, which `name` then names. `force` builds it again, but not what it is
+        based on; sandboxes keep the one they have, which is removed when nothing needs it any more. `on_log` gets what
+        the steps write, `on_progress` each step before it runs; each template may take `timeout` seconds.
 
         Raises:
-            TemplateBuildFailed: a step failed; `step` names it, `log` has its last words. Nothing is left.
+            TemplateBuildFailed: a step failed; `step` names it, `log` has the end of its output. Nothing is left.
             TemplateNotFound: there is no such template, or no such base.
             DiskFull: there is no room for it. Nothing is left.
             InvalidArgument: a name that is taken, or a definition that makes no sense.
@@ -70,7 +70,7 @@ class AsyncTemplates:
         return _info(await builder.find(wanted.reference))
 
     async def list(self) -> list[TemplateInfo]:
-        """Those that come with Skerry, built or not, and those built here, by name."""
+        """The templates that come with Skerry, built or not, and those built here, by name."""
         built = list(await self._templates.list_templates())
         names = {each.name for each in built}
         found = [_info(each) for each in built]
@@ -82,7 +82,7 @@ class AsyncTemplates:
         return sorted(found, key=lambda info: (info.name, info.version))
 
     async def show(self, name: str) -> TemplateInfo:
-        """One of them. Raises TemplateNotFound."""
+        """A template by name. Raises TemplateNotFound."""
         found = await meant(self._templates, name)
         if isinstance(found, BuiltTemplate):
             return _info(found)
@@ -158,7 +158,7 @@ def based_on(spec: SandboxSpec, built: BuiltTemplate) -> SandboxSpec:
 
 
 def _of_language(language: str) -> str:
-    """The template for a language; a name that is none may be a template's own."""
+    """The template for a language; a name that is not a language may be that of a template."""
     return catalogue.LANGUAGES.get(language, language)
 
 

@@ -53,7 +53,7 @@ class AsyncTerminalStream:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Detach; the terminal goes on. Harmless afterwards."""
+        """Detach; the terminal keeps running. Harmless afterwards."""
         self.let_go()
 
     def let_go(self) -> None:
@@ -69,17 +69,17 @@ class AsyncTerminalStream:
 
     @property
     def gap(self) -> int:
-        """Bytes that were asked for and were no longer in the ring buffer, so far."""
+        """How many bytes that were asked for were no longer in the ring buffer, so far."""
         return self._gap + (0 if self._running is None else self._running.gap)
 
     @property
     def controls(self) -> bool:
-        """Whether what is written here is typed: False for a viewer, and once another client has taken over."""
+        """Whether this stream can type: False for a viewer, and once another client has taken over."""
         return not self._view and not self._taken_over
 
     @property
     def size(self) -> tuple[int, int] | None:
-        """Columns and rows, as last told; None before it is attached."""
+        """Columns and rows, as last known; None before it is attached."""
         return self._size
 
     @property
@@ -107,7 +107,7 @@ class AsyncTerminalStream:
                         raise
                     continue
                 if running is not self._running:
-                    continue  # attached again meanwhile: these bytes come once more
+                    continue  # attached again since: these bytes come once more
                 chunk = running.take(item)
                 if chunk is not None:
                     running.stream.took(STDOUT, len(chunk.data))
@@ -120,7 +120,7 @@ class AsyncTerminalStream:
         """Type `data`; waits while the terminal does not take it.
 
         Raises:
-            InvalidArgument: it only views.
+            InvalidArgument: this stream only views.
             Conflict: another client has taken over; attaching again takes it back.
             ProcessNotFound: the program has ended.
             ConnectionLost: some of it may have been typed.
@@ -166,7 +166,7 @@ class AsyncTerminalStream:
     async def _attach(self) -> Running:
         session = await self._link.session(start=False)
         former, view = self._running, self._view or self._taken_over
-        # From here to where the stream is ours nothing may wait: a byte taken meanwhile would come twice.
+        # From here to where the stream is ours nothing may wait: a byte taken in between would come twice.
         since = self._since if former is None or former.started is None or self._quiet else former.end(STDOUT)
         stream = session.open(
             Attach(id=self._id, since_stdout=since, since_stderr=-1, flags=int(AttachFlags.VIEW) if view else 0),

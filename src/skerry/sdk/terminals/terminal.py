@@ -16,10 +16,10 @@ from skerry.wire import Empty, Resize
 
 
 class AsyncTerminal:
-    """A terminal. It runs on when the handle, the connection or the client is gone.
+    """A terminal. It keeps running when the handle, the connection or the client is gone.
 
     With nobody attached it is never held back: its last 1 MiB of output stays in a ring buffer. While `attach` is
-    iterated, the terminal waits for its output to be taken. One client at a time controls it; the last to attach does.
+    iterated, the terminal waits for its output to be taken. One client at a time controls it: the last that attached.
     """
 
     def __init__(self, link: Link, *, id: int, pid: int, size: tuple[int, int], view: bool) -> None:
@@ -55,9 +55,9 @@ class AsyncTerminal:
         return told or self._size
 
     def attach(self, *, since: int = 0) -> AsyncTerminalStream:
-        """What it shows from the byte offset `since` on (-1: only what comes), and its end.
+        """What the terminal shows from the byte offset `since` on (-1: only what comes), and its end.
 
-        Takes over from whoever was attached, unless this handle only views.
+        Takes over from the client that was attached, unless this handle only views.
         """
         stream = AsyncTerminalStream(self._link, self._id, since=_check_since(since, least=-1), view=self._view)
         if not self._view:
@@ -92,7 +92,7 @@ class AsyncTerminal:
         return self._keyboard
 
     async def resize(self, cols: int, rows: int) -> None:
-        """Change its size; the program gets SIGWINCH, and everybody attached is told.
+        """Change its size; the program gets SIGWINCH, and every attached client is told.
 
         Raises InvalidArgument for a side that is not 1 to 10,000, ProcessNotFound when the program has ended.
         """
@@ -115,7 +115,7 @@ class AsyncTerminal:
         return self._exit
 
     async def poll(self) -> TerminalInfo:
-        """How it is now, without waiting. Raises ProcessNotFound."""
+        """The state of the terminal now, without waiting. Raises ProcessNotFound."""
         return await find_terminal(self._link, self._id)
 
     async def output(self, *, since: int = 0) -> TerminalOutput:
@@ -131,7 +131,7 @@ class AsyncTerminal:
     async def kill(self, signal: int = SIGKILL) -> None:
         """Send a signal: SIGKILL goes to the program and all its descendants, others to its process group.
 
-        A program that has ended is no error. Raises ProcessNotFound when it ended so long ago that it is forgotten.
+        Does nothing if the program has ended. Raises ProcessNotFound when it ended so long ago that it is forgotten.
         """
         await send_signal(self._link, self._id, signal)
 

@@ -29,7 +29,7 @@ class AsyncTerminals:
         rows: int = ROWS,
         **options: Unpack[PlaceOptions],
     ) -> AsyncTerminal:
-        """Start a program on a terminal of its own and return once it runs; it outlives this client.
+        """Start a program on its own terminal and return once it runs; it outlives this client.
 
         Without a command it is a login shell: bash if the sandbox has it, else sh. `TERM` is xterm-256color unless
         `env` or the sandbox's environment says otherwise.
@@ -53,7 +53,7 @@ class AsyncTerminals:
         return AsyncTerminal(self._link, id=started.id, pid=started.pid, size=(cols, rows), view=False)
 
     async def list(self) -> list[TerminalInfo]:
-        """Those that run and the last ones that ended, oldest first."""
+        """The terminals that run and the last ones that ended, oldest first."""
         return await list_terminals(self._link)
 
     async def get(self, id: int, *, view: bool = False) -> AsyncTerminal:

@@ -18,7 +18,7 @@ _numbers = itertools.count(1)
 
 
 class Fresh(Protocol):
-    """Makes a sandbox that the case does not share; it is destroyed after the case."""
+    """Makes a sandbox for the case alone; it is destroyed after the case."""
 
     async def __call__(self, **options: Any) -> AsyncSandbox: ...
 
@@ -64,12 +64,12 @@ class Conformance:
     @classmethod
     def _offered(cls, provider: Provider) -> None:
         if cls.needs is not None and cls.needs not in capabilities(provider):
-            not_offered(f"{provider.name} has not the capability {cls.needs}")
+            not_offered(f"{provider.name} does not have the capability {cls.needs}")
 
     @pytest.fixture(scope="class")
     @classmethod
     async def sandbox(cls, provider: Provider, options: dict[str, Any]) -> AsyncIterator[AsyncSandbox]:
-        """One sandbox for all cases of the class that do not mind each other."""
+        """One sandbox for all cases of the class that do not disturb each other."""
         with anyio.fail_after(cls.patience):
             made = await AsyncSandbox.create(provider, **options)
         yield made
@@ -78,14 +78,14 @@ class Conformance:
 
     @pytest.fixture
     async def directory(self, sandbox: AsyncSandbox) -> str:
-        """A directory of the case's own in the shared sandbox, as an absolute path."""
+        """The case's own directory in the shared sandbox, as an absolute path."""
         path = f"{(await sandbox.info()).workdir}/case-{next(_numbers)}"
         await sandbox.files.mkdir(path)
         return path
 
     @pytest.fixture
     async def attempt(self, provider: Provider, options: dict[str, Any]) -> AsyncIterator[Fresh]:
-        """Makes sandboxes of the case's own, also those that should have been refused: they are destroyed after it."""
+        """Makes sandboxes for the case, also those that should have been refused; they are destroyed after it."""
         made: list[AsyncSandbox] = []
 
         async def create(**own: Any) -> AsyncSandbox:
@@ -98,7 +98,7 @@ class Conformance:
 
     @pytest.fixture
     def fresh(self, attempt: Fresh) -> Fresh:
-        """Makes sandboxes of the case's own; an option that the provider refuses as unsupported is not offered."""
+        """Makes sandboxes for the case; an option that the provider refuses as unsupported is not offered."""
 
         async def create(**own: Any) -> AsyncSandbox:
             try:

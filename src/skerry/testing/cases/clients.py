@@ -21,12 +21,12 @@ def open_files() -> int:
 
 
 class ClientsConformance(Conformance):
-    """The object in the hands of its users."""
+    """The sandbox object as its users use it."""
 
     title = "clients"
 
     async def test_two_clients_use_one_sandbox_at_once(self, sandbox: AsyncSandbox, provider: Provider) -> None:
-        """One client's commands and files are not in another's way."""
+        """One client's commands and files do not disturb another client's."""
         other = await AsyncSandbox.connect(sandbox.id, provider=provider)
         results: list[str] = []
 
@@ -42,7 +42,7 @@ class ClientsConformance(Conformance):
     async def test_leaving_the_block_of_one_that_was_found_only_closes_it(
         self, sandbox: AsyncSandbox, provider: Provider
     ) -> None:
-        """Who looks at somebody's sandbox in a `with` must not destroy it on the way out, nor tie it to a process."""
+        """Looking at another client's sandbox in a `with` must neither destroy it nor tie it to a process."""
         for find in (AsyncSandbox.connect, AsyncSandbox.get, AsyncSandbox.find):
             async with await find(sandbox.id, provider=provider) as found:
                 assert (await found.exec("true")).ok
@@ -121,7 +121,7 @@ class ClientsConformance(Conformance):
         asyncio.run(sandbox.destroy())
 
     def test_threads_share_a_blocking_object(self, provider: Provider, options: dict[str, Any]) -> None:
-        """Several threads at once, each with its own answer."""
+        """Several threads call at once, and each gets its own answer."""
         with Sandbox.create(provider, **options) as sandbox:
             results: dict[int, str] = {}
 
@@ -152,7 +152,7 @@ class ClientsConformance(Conformance):
         assert longest < 1.2
 
     async def test_is_ready_says_no_and_does_not_raise(self, provider: Provider, options: dict[str, Any]) -> None:
-        """A question about readiness has an answer also when the sandbox is gone."""
+        """Asking whether a sandbox is ready has an answer also when it is gone."""
         sandbox = await AsyncSandbox.create(provider, **options)
         assert await sandbox.is_ready()
         await provider.destroy(sandbox.id)

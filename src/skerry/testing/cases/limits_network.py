@@ -30,7 +30,7 @@ class LimitsConformance(Conformance):
     title = "limits"
 
     async def test_the_limits_in_force_are_those_asked_for(self, fresh: Fresh) -> None:
-        """A limit is applied as given or refused, never rounded away in silence."""
+        """A limit is applied as given or refused, never rounded away silently."""
         sandbox = await fresh(resources=Resources(memory=128 * MIB, pids=50))
         limits = (await sandbox.info()).resources
         assert (limits.memory, limits.pids) == (128 * MIB, 50)
@@ -51,7 +51,7 @@ class LimitsConformance(Conformance):
         assert (await sandbox.exec("echo fine")).stdout == "fine\n"
 
     async def test_processes_beyond_the_limit_cannot_start(self, fresh: Fresh) -> None:
-        """A sandbox cannot take all of the machine's processes, and is of use again when its bomb is gone."""
+        """A sandbox cannot take all of the machine's processes, and works again when its fork bomb is gone."""
         sandbox = await fresh(resources=Resources(pids=40))
         # The main process needs no fork to live on: its children may have taken the last one.
         result = await sandbox.exec("(for i in $(seq 200); do sleep 60 & done) & exec sleep 60", timeout=1.5)
@@ -68,7 +68,7 @@ class LimitsConformance(Conformance):
         assert (await sandbox.info()).resources.cpu == 0.1
 
     async def test_more_than_the_maximum_is_refused(self, provider: Provider, attempt: Fresh) -> None:
-        """Nothing is made for what nobody may have."""
+        """A request above the maximum makes nothing."""
         before = {info.id for info in await provider.list()}
         for resources in (Resources(memory=1 << 60), Resources(pids=10**9), Resources(cpu=100_000)):
             with pytest.raises((QuotaExceeded, Unsupported)):
@@ -121,7 +121,7 @@ class NetworkConformance(Conformance):
         assert (await closed.exec(["python3", "-c", program])).stdout == "hi\n"
 
     async def test_an_unknown_policy_is_refused(self, provider: Provider, attempt: Fresh) -> None:
-        """A policy nobody knows must not become an open network."""
+        """An unknown policy must not become an open network."""
         before = {info.id for info in await provider.list()}
         with pytest.raises((Unsupported, InvalidArgument)):
             await attempt(network="deny-everything")
@@ -167,7 +167,7 @@ class ResizableConformance(Conformance):
         assert (await sandbox.info()).resources.pids == 60
 
     async def test_a_destroyed_sandbox_has_no_limits_to_change(self, fresh: Fresh) -> None:
-        """It is not found, rather than changed."""
+        """A destroyed sandbox is not found, rather than changed."""
         sandbox = await fresh()
         await sandbox.destroy()
         with pytest.raises(SandboxNotFound):
@@ -245,7 +245,7 @@ class LeasesConformance(Conformance):
         await _not_there(provider, sandbox)
 
     async def test_the_info_says_whose_it_is(self, fresh: Fresh) -> None:
-        """Who looks for orphans can tell them from what is in use."""
+        """A client that looks for orphans can tell them from sandboxes in use."""
         sandbox = await fresh()
         assert (await sandbox.info()).leased_to is None
         async with sandbox:

@@ -17,7 +17,7 @@ class EnvConformance(Conformance):
     title = "env"
 
     async def test_variables_of_create_reach_every_command(self, fresh: Fresh) -> None:
-        """Commands, background processes and the environment itself agree."""
+        """Commands, background processes and the environment agree about it."""
         sandbox = await fresh(env={"GREETING": "grüß dich\n$HOME"})
         assert (await sandbox.exec('printf %s "$GREETING"')).stdout == "grüß dich\n$HOME"
         process = await sandbox.processes.spawn('printf %s "$GREETING"')
@@ -25,13 +25,13 @@ class EnvConformance(Conformance):
         assert await sandbox.env.get("GREETING") == "grüß dich\n$HOME"
 
     async def test_a_variable_set_later_holds_from_then_on(self, sandbox: AsyncSandbox) -> None:
-        """One by one or several at once."""
+        """Variables can be set one by one or several at once."""
         await sandbox.env.set("A", "1")
         await sandbox.env.set({"B": "2", "C": ""})
         assert (await sandbox.exec("echo $A $B ${C-unset}.")).stdout == "1 2 .\n"
 
     async def test_an_unset_variable_is_gone(self, sandbox: AsyncSandbox) -> None:
-        """Unset is not empty; unsetting what is not set is no error."""
+        """Unset is not empty; unsetting a variable that is not set is not an error."""
         await sandbox.env.set("GONE", "x")
         await sandbox.env.unset("GONE", "NEVER_WAS")
         assert await sandbox.env.get("GONE") is None
@@ -62,7 +62,7 @@ class EnvConformance(Conformance):
         await other.close()
 
     async def test_nonsense_is_refused(self, sandbox: AsyncSandbox) -> None:
-        """A name with `=` or a value with NUL would be something else inside."""
+        """A name with `=` or a value with NUL would mean something else inside."""
         for name, value in (("", "x"), ("A=B", "x"), ("A", "\0"), ("A\0", "x")):
             with pytest.raises(InvalidArgument):
                 await sandbox.env.set(name, value)

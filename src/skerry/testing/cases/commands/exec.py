@@ -58,7 +58,7 @@ class ExecConformance(Conformance):
         assert "why" in str(failed.value)
 
     async def test_a_signal_is_no_exit_code(self, sandbox: AsyncSandbox) -> None:
-        """A command that was killed has a signal and no exit code: nobody invents 137 or 0."""
+        """A command that was killed has a signal and no exit code: 137 or 0 is never invented."""
         result = await sandbox.exec("kill -SEGV $$")
         assert (result.status, result.exit_code, result.signal) == (ExecStatus.SIGNALED, None, signal.SIGSEGV)
 
@@ -69,7 +69,7 @@ class ExecConformance(Conformance):
         assert (await sandbox.exec("no-such-program")).exit_code == 127
 
     async def test_a_file_that_is_no_program_does_not_run(self, sandbox: AsyncSandbox, directory: str) -> None:
-        """Without the permission to execute there is an error, not an exit code of a command that never was."""
+        """Without the permission to execute there is an error, not an exit code of a command that never ran."""
         await sandbox.files.write(f"{directory}/plain", b"#!/bin/sh\necho ran\n", mode=0o644)
         with pytest.raises((PermissionDenied, CommandNotFound)):
             await sandbox.exec([f"{directory}/plain"])
@@ -88,12 +88,12 @@ class ExecConformance(Conformance):
         assert await sandbox.files.read("from-exec") == b"here\n"
 
     async def test_cwd_is_where_it_runs(self, sandbox: AsyncSandbox, directory: str) -> None:
-        """A directory of the command's own; the next command is back where it was."""
+        """A directory holds for one command; the next command starts in the usual one."""
         assert (await sandbox.exec("pwd", cwd=directory)).stdout == f"{directory}\n"
         assert (await sandbox.exec("pwd")).stdout != f"{directory}\n"
 
     async def test_a_missing_cwd_is_an_error(self, sandbox: AsyncSandbox) -> None:
-        """A command must not run somewhere else because its directory is not there."""
+        """A command must not run somewhere else because its directory does not exist."""
         with pytest.raises(FileMissing):
             await sandbox.exec("touch /tmp/never", cwd="/no/such/directory")
 
@@ -135,7 +135,7 @@ class ExecConformance(Conformance):
         assert (result.stdout, result.exit_code) == ("done\n", 0)
 
     async def test_a_command_may_ignore_its_input(self, sandbox: AsyncSandbox) -> None:
-        """Input nobody reads is no reason to hang or to fail."""
+        """Input that nobody reads makes a command neither hang nor fail."""
         assert (await sandbox.exec("echo done", stdin=bytes(3_000_000))).stdout == "done\n"
 
     async def test_a_long_command_line_arrives(self, sandbox: AsyncSandbox) -> None:
@@ -159,11 +159,11 @@ class ExecConformance(Conformance):
         assert (await sandbox.exec("true")).ok
 
     async def test_a_command_runs_as_the_sandbox_s_user(self, sandbox: AsyncSandbox) -> None:
-        """Who runs commands is what the info says."""
+        """Commands run as the user that the info names."""
         assert (await sandbox.exec(["id", "-un"])).stdout == (await sandbox.info()).user + "\n"
 
     async def test_an_unknown_user_is_refused(self, sandbox: AsyncSandbox) -> None:
-        """A command must not run as somebody else because the user is not there."""
+        """A command must not run as another user because its user does not exist."""
         with pytest.raises(SkerryError, match="nobody-of-that-name"):
             await sandbox.exec("id -un", user="nobody-of-that-name")
         with pytest.raises(SkerryError, match="nobody-of-that-name"):
@@ -255,7 +255,7 @@ class ExecConformance(Conformance):
             await sandbox.files.write(f"{directory}/go", b"")
 
     async def test_code_is_run_and_its_failure_is_a_result(self, sandbox: AsyncSandbox) -> None:
-        """Output, errors and exit code of a snippet; a shell's snippet may read nothing of itself."""
+        """A snippet has output, errors and an exit code; a shell's snippet must not read its own text as input."""
         code = await sandbox.code_run("cat; echo 42; echo e >&2; exit 3", language="sh")
         assert (code.result, code.stderr, code.exit_code) == ("42\n", "e\n", 3)
         with pytest.raises(Unsupported):

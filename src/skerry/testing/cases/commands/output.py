@@ -21,7 +21,7 @@ class OutputConformance(Conformance):
     title = "output"
 
     async def test_output_may_be_any_bytes(self, sandbox: AsyncSandbox) -> None:
-        """Every byte comes back as it was written; only the text view replaces what is no text."""
+        """Every byte comes back as it was written; only the text view replaces what is not text."""
         result = await sandbox.exec(BYTES)
         assert result.stdout_bytes == bytes(range(256))
         assert "\ufffd" in result.stdout
@@ -75,7 +75,7 @@ class OutputConformance(Conformance):
         assert (result.exit_code, result.stdout, result.stderr) == (5, "one\n", "two\n")
 
     async def test_offsets_have_no_holes(self, sandbox: AsyncSandbox) -> None:
-        """Each chunk says where it is in its stream, and nothing is between two of them."""
+        """Each chunk says where it is in its stream, and there are no gaps between chunks."""
         size = 0
         async with sandbox.exec_stream("head -c 3000000 /dev/zero", output_limit=100) as stream:
             async for chunk in stream:
@@ -97,7 +97,7 @@ class OutputConformance(Conformance):
         assert ("".join(out), "".join(err)) == (result.stdout, result.stderr)
 
     async def test_a_failing_callback_kills_the_command(self, sandbox: AsyncSandbox) -> None:
-        """The caller's own error comes back to it, and the command does not run on unseen."""
+        """The caller's own error comes back to the caller, and the command does not keep running unseen."""
         pids: list[int] = []
 
         def fail(text: str) -> None:
@@ -118,7 +118,7 @@ class OutputConformance(Conformance):
             assert info.stdout_bytes < 8_000_000
 
     async def test_a_reader_that_paused_gets_the_rest(self, sandbox: AsyncSandbox) -> None:
-        """vercel/eve#440: a stream that was held back must go on, not stall."""
+        """vercel/eve#440: a stream that was held back must continue, not stall."""
         size = 0
         async with sandbox.exec_stream("head -c 5000000 /dev/zero; echo end >&2", output_limit=100) as stream:
             size += len((await anext(stream)).data)
@@ -136,7 +136,7 @@ class OutputConformance(Conformance):
         assert (len(result.stderr_bytes), result.dropped_bytes) == (1000, 3_000_000 - 1000)
 
     async def test_leaving_a_stream_kills_its_command(self, sandbox: AsyncSandbox) -> None:
-        """A stream is the command's owner: nobody follows it, so it does not run on."""
+        """A stream owns its command: when the stream is left, the command does not keep running."""
         async with sandbox.exec_stream("echo $$; exec sleep 1000") as stream:
             pid = int((await anext(stream)).data)
         await gone(sandbox, pid)

@@ -1,4 +1,4 @@
-"""Ports: servers inside a sandbox are reached from outside, by who may."""
+"""Ports: clients that may do so reach servers inside a sandbox from outside."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def serve(connection):
 while True:
     threading.Thread(target=serve, args=server.accept()[:1], daemon=True).start()
 """
-"""A server that answers with what it gets, until its client has said all."""
+"""A server that answers with what it gets, until its client closes its side."""
 
 
 async def echo(sandbox: AsyncSandbox) -> tuple[AsyncProcess, int]:
@@ -42,7 +42,7 @@ def free_port() -> int:
 
 
 async def talk(url: str, data: bytes) -> bytes:
-    """Send all of `data` to where the URL of a forward leads and read until the other side has said all."""
+    """Send all of `data` to where the URL of a forward leads and read until the other side closes."""
     got, parts = b"", urlsplit(url)
     assert parts.hostname is not None and parts.port is not None
     async with await anyio.connect_tcp(parts.hostname, parts.port) as stream, anyio.create_task_group() as group:
@@ -92,7 +92,7 @@ class PortsConformance(Conformance):
         await server.kill()
 
     async def test_a_port_nobody_listens_on_is_closed(self, sandbox: AsyncSandbox) -> None:
-        """An error of its own, not a forward to nothing or a connection that hangs."""
+        """A specific error, not a forward to nothing or a connection that hangs."""
         port = free_port()
         with pytest.raises(PortClosed):
             await sandbox.ports.forward(port)
@@ -100,14 +100,14 @@ class PortsConformance(Conformance):
             await sandbox.ports.connect(port)
 
     async def test_a_taken_local_port_is_a_conflict(self, sandbox: AsyncSandbox) -> None:
-        """Not some other port that nobody asked for."""
+        """A forward never gets another port than the caller asked for."""
         server, port = await echo(sandbox)
         with socket.create_server(("127.0.0.1", 0)) as mine, pytest.raises(Conflict):
             await sandbox.ports.forward(port, host="127.0.0.1", local_port=mine.getsockname()[1])
         await server.kill()
 
     async def test_a_server_that_starts_later_is_waited_for(self, sandbox: AsyncSandbox, directory: str) -> None:
-        """`wait` returns when it listens; no sleeping and hoping."""
+        """`wait` returns when the server listens, so that nobody has to sleep and hope."""
         port = free_port()
         program = f"import socket, time; s = socket.create_server(('127.0.0.1', {port})); time.sleep(1000)"
         script = f'until [ -e {directory}/go ]; do sleep 0.05; done; exec python3 -c "{program}"'
@@ -122,7 +122,7 @@ class PortsConformance(Conformance):
         await server.kill()
 
     async def test_waiting_ends_with_its_time(self, sandbox: AsyncSandbox) -> None:
-        """A server that never comes is a timeout."""
+        """A server that never starts is a timeout."""
         with pytest.raises(Timeout):
             await sandbox.ports.wait(free_port(), timeout=0.3)
 

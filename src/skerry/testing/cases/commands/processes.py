@@ -45,7 +45,7 @@ class ProcessesConformance(Conformance):
         assert (await process.wait()).signal == signal.SIGKILL
 
     async def test_its_end_is_reported_with_all_its_output(self, sandbox: AsyncSandbox) -> None:
-        """Exit code and both streams, as for a command that was waited for."""
+        """The result has the exit code and both streams, as for a command that was waited for."""
         process = await sandbox.processes.spawn("seq 1 1000; echo e >&2; exit 7")
         result = await process.wait()
         assert (result.exit_code, result.stderr) == (7, "e\n")
@@ -65,13 +65,13 @@ class ProcessesConformance(Conformance):
     async def test_it_runs_on_when_its_client_is_gone(self, fresh: Fresh, provider: Provider) -> None:
         """cloudflare/sandbox-sdk#891: closing a connection must not kill what was started to stay."""
         sandbox = await fresh()
-        process = await sandbox.processes.spawn("until [ -e go ]; do sleep 0.05; done; echo went on")
+        process = await sandbox.processes.spawn("until [ -e go ]; do sleep 0.05; done; echo continued")
         await sandbox.close()
         other = await AsyncSandbox.connect(sandbox.id, provider=provider)
         again = await other.processes.get(process.id)
         assert (await again.poll()).status is ExecStatus.RUNNING
         await other.files.write("go", b"")
-        assert (await again.wait()).stdout == "went on\n"
+        assert (await again.wait()).stdout == "continued\n"
         await other.close()
 
     async def test_another_client_follows_where_the_first_stopped(self, fresh: Fresh, provider: Provider) -> None:
@@ -133,7 +133,7 @@ class ProcessesConformance(Conformance):
         assert (result.truncated, result.dropped_bytes) == (True, output.gap)
 
     async def test_an_offset_beyond_the_end_is_refused(self, sandbox: AsyncSandbox) -> None:
-        """Nonsense is not answered with silence."""
+        """An offset that makes no sense is an error, not an empty answer."""
         process = await sandbox.processes.spawn("echo x")
         await ended(process)
         for wrong in (10**9, -5, (0, 1), (3, 0)):
@@ -151,14 +151,14 @@ class ProcessesConformance(Conformance):
         assert result.stdout == "".join(f"{number}\n" for number in range(50)) + "end\n"
 
     async def test_input_to_one_that_has_ended_is_an_error(self, sandbox: AsyncSandbox) -> None:
-        """Input nobody will ever read must not be accepted in silence."""
+        """Input that nobody will ever read must not be accepted silently."""
         process = await sandbox.processes.spawn("exit 0", stdin=True)
         await ended(process)
         with pytest.raises((ProcessNotFound, InvalidArgument)):
             await process.write_stdin("x")
 
     async def test_a_viewer_sees_and_does_not_touch(self, sandbox: AsyncSandbox) -> None:
-        """Who only views sends nothing and takes nothing away from who is attached."""
+        """A client that only views sends nothing and takes nothing away from the one that is attached."""
         process = await sandbox.processes.spawn(["cat"], stdin=True)
         viewer = await sandbox.processes.get(process.id, view=True)
         with pytest.raises(InvalidArgument):
@@ -188,7 +188,7 @@ class ProcessesConformance(Conformance):
             await process.kill(0)
 
     async def test_killing_what_has_ended_does_nothing(self, sandbox: AsyncSandbox) -> None:
-        """It may end by itself at any moment, also right before the kill; an unknown one is an error."""
+        """A process may end by itself at any moment, also right before the kill; an unknown one is an error."""
         process = await sandbox.processes.spawn("exit 3")
         await ended(process)
         await process.kill()
@@ -199,7 +199,7 @@ class ProcessesConformance(Conformance):
             await sandbox.processes.kill(999_999_999)
 
     async def test_one_that_is_not_there_is_not_found(self, sandbox: AsyncSandbox) -> None:
-        """An unknown id is an error of its own."""
+        """An unknown id is a specific error."""
         with pytest.raises(ProcessNotFound):
             await sandbox.processes.get(999_999_999)
 
@@ -216,7 +216,7 @@ class ProcessesConformance(Conformance):
         assert first.started_at <= second.started_at
 
     async def test_a_timeout_ends_a_background_process(self, sandbox: AsyncSandbox) -> None:
-        """A background process has a timeout of its own, whether somebody looks or not."""
+        """A background process has its own timeout, whether a client is attached or not."""
         process = await sandbox.processes.spawn("sleep 1000", timeout=0.4)
         assert (await process.wait()).timed_out
 

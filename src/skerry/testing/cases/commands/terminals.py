@@ -28,7 +28,7 @@ class TerminalsConformance(Conformance):
     title = "terminals"
 
     async def test_a_program_finds_a_terminal(self, sandbox: AsyncSandbox) -> None:
-        """All three streams are one, it is the controlling one, and TERM is set."""
+        """All three streams are the terminal, it is the controlling one, and TERM is set."""
         terminal = await sandbox.terminals.create("test -t 0 && test -t 1 && test -t 2 && : < /dev/tty && echo $TERM")
         assert (await terminal.wait()).exit_code == 0
         assert (await terminal.output()).data == b"xterm-256color\r\n"
@@ -66,7 +66,7 @@ class TerminalsConformance(Conformance):
         assert (await terminal.output()).data == b"37 101\r\n43 132\r\n"
 
     async def test_a_size_that_makes_no_sense_is_refused(self, sandbox: AsyncSandbox) -> None:
-        """Zero columns are nobody's wish."""
+        """Zero columns are refused."""
         for cols, rows in ((0, 24), (80, 0), (-1, 24), (100_000, 24)):
             with pytest.raises(InvalidArgument):
                 await sandbox.terminals.create("true", cols=cols, rows=rows)
@@ -119,7 +119,7 @@ class TerminalsConformance(Conformance):
         assert output.gap == output.offset == 3_000_004 - len(output.data) > 0
 
     async def test_an_idle_terminal_is_left_alone(self, sandbox: AsyncSandbox) -> None:
-        """coder/coder#4351, 2witstudios/PageSpace#1723: silence is no reason to end a live shell."""
+        """coder/coder#4351, 2witstudios/PageSpace#1723: a live shell must not be ended because it is silent."""
         terminal = await sandbox.terminals.create("sleep 2; read x; echo still $x")
         async with terminal.attach() as stream:
             await anyio.sleep(2.2)
@@ -157,7 +157,7 @@ class TerminalsConformance(Conformance):
         await terminal.kill()
 
     async def test_a_viewer_only_looks(self, sandbox: AsyncSandbox) -> None:
-        """Who views types nothing and takes over nothing."""
+        """A client that views cannot type and does not take over."""
         terminal = await sandbox.terminals.create("read x; echo got $x")
         viewer = await sandbox.terminals.get(terminal.id, view=True)
         async with viewer.attach() as stream:
@@ -179,7 +179,7 @@ class TerminalsConformance(Conformance):
         await gone(sandbox, child)
 
     async def test_one_that_has_ended_takes_no_keys(self, sandbox: AsyncSandbox) -> None:
-        """What is typed into nothing is an error."""
+        """Typing into a terminal that has ended is an error."""
         terminal = await sandbox.terminals.create("exit 4")
         assert (await terminal.wait()).exit_code == 4
         with pytest.raises(ProcessNotFound):
@@ -188,7 +188,7 @@ class TerminalsConformance(Conformance):
             await terminal.resize(80, 24)
 
     async def test_the_list_has_terminals_and_only_those(self, fresh: Fresh) -> None:
-        """With size, state and how much they have shown; background processes have a list of their own."""
+        """The list has size, state and how much each has shown; background processes have their own list."""
         sandbox = await fresh()
         await sandbox.processes.spawn("sleep 1000")
         terminal = await sandbox.terminals.create(["sh", "-c", "echo hi; exec sleep 1000"], cols=90, rows=30)

@@ -28,7 +28,7 @@ class TimeoutsConformance(Conformance):
         assert 0.95 <= result.duration < 20
 
     async def test_check_makes_a_timeout_an_error(self, sandbox: AsyncSandbox) -> None:
-        """It is a TimeoutError, and has the result."""
+        """The error is a TimeoutError, and has the result."""
         with pytest.raises(ExecTimeout) as late:
             await sandbox.exec("echo so far; sleep 1000", timeout=1.0, check=True)
         assert late.value.result.stdout == "so far\n"
@@ -75,7 +75,7 @@ class TimeoutsConformance(Conformance):
         assert time.monotonic() - began < 20
 
     async def test_nothing_is_written_after_the_timeout(self, sandbox: AsyncSandbox, directory: str) -> None:
-        """langfuse/langfuse#15955: descendants must not go on changing files after the command was reported dead."""
+        """langfuse/langfuse#15955: descendants must not keep changing files after the command was reported dead."""
         loop = f"while :; do echo x >> {directory}/log; sleep 0.02; done"
         await sandbox.exec(f"(setsid sh -c '{loop}' &); {loop}", timeout=1.0)
         before = (await sandbox.files.stat(f"{directory}/log")).size
@@ -107,12 +107,12 @@ class TimeoutsConformance(Conformance):
         assert ended == [True] * 20
 
     async def test_a_command_that_ends_in_time_has_not_timed_out(self, sandbox: AsyncSandbox) -> None:
-        """A timeout that did not happen leaves no mark."""
+        """A timeout that was not reached changes nothing."""
         result = await sandbox.exec("exit 3", timeout=50)
         assert (result.exit_code, result.timed_out, result.status) == (3, False, ExecStatus.EXITED)
 
     async def test_cancelling_kills_the_tree(self, sandbox: AsyncSandbox) -> None:
-        """e2b-dev/E2B#1034: a caller that gives up is not answered by work that goes on."""
+        """e2b-dev/E2B#1034: when a caller gives up, its work must not continue."""
         pids: list[int] = []
         async with anyio.create_task_group() as group:
 

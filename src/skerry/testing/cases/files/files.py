@@ -42,7 +42,7 @@ class FilesConformance(Conformance):
         assert await sandbox.files.read(f"{directory}/x") == data
 
     async def test_text_is_utf_8(self, sandbox: AsyncSandbox, directory: str) -> None:
-        """Text goes in and out unchanged, and what is no text is not guessed."""
+        """Text goes in and out unchanged, and what is not text is not guessed."""
         await sandbox.files.write(f"{directory}/t", "grüße\r\n\u2028€")
         assert await sandbox.files.read_text(f"{directory}/t") == "grüße\r\n\u2028€"
         await sandbox.files.write(f"{directory}/b", b"\xff")
@@ -50,7 +50,7 @@ class FilesConformance(Conformance):
             await sandbox.files.read_text(f"{directory}/b")
 
     async def test_missing_directories_are_made_on_request_only(self, sandbox: AsyncSandbox, directory: str) -> None:
-        """`parents=False` means it."""
+        """`parents=False` makes no directories."""
         await sandbox.files.write(f"{directory}/a/b/c", b"deep")
         assert await sandbox.files.read(f"{directory}/a/b/c") == b"deep"
         with pytest.raises(FileMissing):
@@ -121,7 +121,7 @@ class FilesConformance(Conformance):
             await sandbox.files.read(f"{directory}/huge", max_bytes=1000)
 
     async def test_append_adds_to_the_end(self, sandbox: AsyncSandbox, directory: str) -> None:
-        """In place: the file stays the same one, and a missing one is made."""
+        """Appending works in place: the file stays the same one, and a missing one is made."""
         one = await sandbox.files.append(f"{directory}/log", b"one\n")
         two = await sandbox.files.append(f"{directory}/log", "two\n")
         assert await sandbox.files.read(f"{directory}/log") == b"one\ntwo\n"
@@ -161,7 +161,7 @@ class FilesConformance(Conformance):
             await sandbox.files.read(f"{directory}/secret", user="nobody")
 
     async def test_a_list_is_sorted_and_has_all(self, sandbox: AsyncSandbox, directory: str) -> None:
-        """Also of a directory with very many entries, and of an empty one."""
+        """A list is complete, also for a directory with very many entries and for an empty one."""
         assert await sandbox.files.list(directory) == []
         await sandbox.exec("seq 1 1200 | xargs touch", cwd=directory, check=True)
         names = [entry.path for entry in await sandbox.files.list(directory)]
@@ -197,7 +197,7 @@ class FilesConformance(Conformance):
         assert printed.stdout.split() == [str(int(info.mtime)), str(info.inode), str(info.uid)]
 
     async def test_exists_tells_a_link_to_nothing_from_a_file(self, sandbox: AsyncSandbox, directory: str) -> None:
-        """It answers for what the name leads to."""
+        """`exists` answers for what the name leads to."""
         await sandbox.files.symlink(f"{directory}/dangling", "nowhere")
         await sandbox.files.write(f"{directory}/x", b"")
         assert await sandbox.files.exists(f"{directory}/x")
@@ -214,7 +214,7 @@ class FilesConformance(Conformance):
         assert len({one, two, three}) == 3
 
     async def test_rename_replaces_in_one_step_or_refuses(self, sandbox: AsyncSandbox, directory: str) -> None:
-        """With `overwrite=False` what is there stays."""
+        """With `overwrite=False` an existing file stays."""
         await sandbox.files.write(f"{directory}/a", b"a")
         await sandbox.files.write(f"{directory}/b", b"b")
         with pytest.raises(AlreadyExists):
@@ -235,7 +235,7 @@ class FilesConformance(Conformance):
         assert await sandbox.files.read(f"{directory}/kept/file") == b"kept"
 
     async def test_mkdir_again_is_fine_unless_it_must_be_new(self, sandbox: AsyncSandbox, directory: str) -> None:
-        """`parents=False` makes one directory, which must not be there."""
+        """`parents=False` makes one directory, which must not exist yet."""
         await sandbox.files.mkdir(f"{directory}/a/b")
         await sandbox.files.mkdir(f"{directory}/a/b")
         with pytest.raises(AlreadyExists):
@@ -244,7 +244,7 @@ class FilesConformance(Conformance):
             await sandbox.files.mkdir(f"{directory}/x/y", parents=False)
 
     async def test_overwrite_false_keeps_what_is_there(self, sandbox: AsyncSandbox, directory: str) -> None:
-        """Of many who create the same file at once, exactly one wins."""
+        """Of many clients that create the same file at once, exactly one wins."""
         won: list[int] = []
 
         async def claim(number: int) -> None:
@@ -285,7 +285,7 @@ class FilesConformance(Conformance):
                 await sandbox.files.read(path)
 
     async def test_a_fifo_does_not_hang_a_reader(self, sandbox: AsyncSandbox, directory: str) -> None:
-        """harbor-framework/harbor#2054: opening what is no regular file must be refused, not wait for ever."""
+        """harbor-framework/harbor#2054: opening what is not a regular file must be refused, not wait for ever."""
         await sandbox.exec(["mkfifo", f"{directory}/fifo"], check=True)
         for operation in (sandbox.files.read, lambda path: sandbox.files.append(path, b"x")):
             with pytest.raises(NotAFile), anyio.fail_after(20):

@@ -76,7 +76,7 @@ class GitConformance(Conformance):
         assert await sandbox.files.read(f"{two}/file") == b"changed"
 
     async def test_a_diff_shows_the_change(self, sandbox: AsyncSandbox, directory: str) -> None:
-        """As a patch, of what is staged or not."""
+        """A diff is a patch of what is staged, or of what is not."""
         work = await sandbox.git.clone(await origin(sandbox, directory), f"{directory}/work")
         await sandbox.files.write(f"{work}/file", b"two\n")
         patch = await sandbox.git.diff(work)
@@ -85,7 +85,7 @@ class GitConformance(Conformance):
         assert await sandbox.git.diff(work, staged=True) == ""
 
     async def test_what_is_no_repository_is_told(self, sandbox: AsyncSandbox, directory: str) -> None:
-        """Errors of their own for no repository, no directory and a clone of nothing, which leaves nothing."""
+        """Specific errors for no repository, no directory and a clone of nothing, which leaves nothing."""
         with pytest.raises(RepositoryNotFound):
             await sandbox.git.status("/")
         with pytest.raises(FileMissing):
@@ -129,7 +129,7 @@ class SearchConformance(Conformance):
         assert not result.truncated
 
     async def test_plain_text_is_not_a_pattern(self, sandbox: AsyncSandbox, directory: str) -> None:
-        """With `regex=False` dots and brackets are themselves; case counts unless told."""
+        """With `regex=False` dots and brackets match themselves; case matters unless the caller says otherwise."""
         await sandbox.files.write(f"{directory}/x", "a.b(c)\naxb(c)\nA.B(C)\n")
         plain = await sandbox.files.search("a.b(c)", directory, regex=False)
         assert [match.line for match in plain.matches] == [1]
@@ -151,7 +151,7 @@ class SearchConformance(Conformance):
         assert [match.path.rsplit("/", 1)[-1] for match in result.matches] == ["text"]
 
     async def test_a_broken_pattern_is_refused(self, sandbox: AsyncSandbox, directory: str) -> None:
-        """Not an empty result."""
+        """A broken pattern is an error, not an empty result."""
         with pytest.raises(InvalidArgument):
             await sandbox.files.search("(", directory)
 

@@ -197,7 +197,7 @@ class TransfersConformance(Conformance):
             await sandbox.files.copy(f"{directory}/a/x", f"{directory}/b/c/x", overwrite=False)
 
     async def test_a_hash_tells_trees_apart(self, sandbox: AsyncSandbox, directory: str) -> None:
-        """Of a file it is its SHA-256; of a tree it changes with any content, name or mode."""
+        """The hash of a file is its SHA-256; that of a tree changes with any content, name or mode."""
         await sandbox.files.write(f"{directory}/a/x", b"abc")
         printed = (await sandbox.exec(["sha256sum", f"{directory}/a/x"])).stdout.split()[0]
         assert await sandbox.files.hash(f"{directory}/a/x") == printed

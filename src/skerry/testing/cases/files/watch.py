@@ -1,4 +1,4 @@
-"""Watching: who looks at a directory learns of every change in it."""
+"""Watching: a client that watches a directory learns of every change in it."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class WatchConformance(Conformance):
         assert events == [("renamed", "new", "old")]
 
     async def test_a_move_in_or_out_is_made_or_removed(self, sandbox: AsyncSandbox, directory: str) -> None:
-        """What comes from or goes to elsewhere has no second name here."""
+        """A file that comes from or goes to elsewhere has no second name here."""
         await sandbox.files.mkdir(f"{directory}/in")
         await sandbox.files.write(f"{directory}/x", b"")
         async with sandbox.files.watch(f"{directory}/in") as watch:
@@ -104,7 +104,7 @@ class WatchConformance(Conformance):
         assert events[-1][0] == "removed"
 
     async def test_what_is_not_there_cannot_be_watched(self, sandbox: AsyncSandbox, directory: str) -> None:
-        """An error at once, not a watch that never says anything."""
+        """Watching a missing path is an error at once, not a watch without events."""
         with pytest.raises(FileMissing):
             async with sandbox.files.watch(f"{directory}/nothing"):
                 pass

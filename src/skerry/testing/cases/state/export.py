@@ -85,7 +85,7 @@ class PortableConformance(Conformance):
     async def test_a_damaged_or_cut_file_makes_no_sandbox(
         self, fresh: Fresh, attempt: Fresh, provider: Provider
     ) -> None:
-        """A typed error, and nothing is left of it."""
+        """A damaged or cut file is a typed error and leaves nothing."""
         source = await fresh()
         await source.exec("head -c 200000 /dev/urandom > data", check=True)
         data = await source.export_state()
@@ -98,7 +98,7 @@ class PortableConformance(Conformance):
         assert [info.id for info in await provider.list()] == before
 
     async def test_an_encrypted_file_needs_its_key(self, fresh: Fresh, attempt: Fresh) -> None:
-        """Nothing of it can be read without; another key is told from a damaged file."""
+        """Nothing of the file can be read without its key; a wrong key is told apart from a damaged file."""
         source = await fresh()
         await source.files.write("file", b"content")
         data = await source.export_state(key=KEY)
@@ -108,13 +108,13 @@ class PortableConformance(Conformance):
         assert await (await fresh(import_state=data, key=KEY)).files.read("file") == b"content"
 
     async def test_secrets_are_not_in_it(self, fresh: Fresh) -> None:
-        """A secret is of its sandbox alone."""
+        """A secret belongs to its sandbox alone."""
         source = await fresh(secrets={"TOKEN": "s3cret-value"})
         copy = await fresh(import_state=await source.export_state())
         assert (await copy.exec("echo [$TOKEN]")).stdout == "[]\n"
 
     async def test_what_its_target_raises_ends_an_export(self, fresh: Fresh) -> None:
-        """And the sandbox keeps running."""
+        """The caller's error ends the export, and the sandbox keeps running."""
 
         class Full(io.BytesIO):
             def write(self, data: object) -> int:
@@ -154,7 +154,7 @@ class ArchivableConformance(Conformance):
         assert (await sandbox.exec("echo $A$B")).stdout == "12\n"
 
     async def test_the_next_command_starts_it(self, fresh: Fresh) -> None:
-        """As one that is stopped."""
+        """A command starts an archived sandbox as it starts a stopped one."""
         sandbox = await fresh()
         await sandbox.files.write("file", b"x")
         await sandbox.archive()
@@ -173,14 +173,14 @@ class ArchivableConformance(Conformance):
         assert await sandbox.files.read("file") == b"x"
 
     async def test_one_that_is_not_there_is_not_found(self, provider: Provider) -> None:
-        """An unknown id is an error of its own."""
+        """An unknown id is a specific error."""
         assert isinstance(provider, Archivable)
         for call in (provider.archive, provider.unarchive):
             with pytest.raises(SandboxNotFound):
                 await call("sb-0000000000")
 
     async def test_destroyed_it_is_gone(self, fresh: Fresh, provider: Provider) -> None:
-        """Its archive goes with it."""
+        """A destroyed sandbox takes its archive with it."""
         sandbox = await fresh()
         await sandbox.archive()
         await sandbox.destroy()

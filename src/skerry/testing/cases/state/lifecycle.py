@@ -68,7 +68,7 @@ class LifecycleConformance(Conformance):
         await sandbox.files.remove(above, recursive=True, user="root")
 
     async def test_a_working_directory_that_is_a_file_is_refused(self, fresh: Fresh) -> None:
-        """And no sandbox is left in which no command could run."""
+        """No sandbox is left in which no command could run."""
         with pytest.raises(NotADirectory):
             await fresh(workdir="/etc/passwd")
 
@@ -82,7 +82,7 @@ class LifecycleConformance(Conformance):
         assert sandbox.id in repr(sandbox)
 
     async def test_the_config_has_the_limits_that_were_granted(self, fresh: Fresh) -> None:
-        """So that a multiple of them can be asked for, whoever chose them."""
+        """The caller can then ask for a multiple of them, also if it did not choose them."""
         sandbox = await fresh()
         assert sandbox.config.resources == (await sandbox.info()).resources
 
@@ -102,7 +102,7 @@ class LifecycleConformance(Conformance):
             await found.close()
 
     async def test_one_that_is_not_there_is_not_found(self, provider: Provider) -> None:
-        """An unknown id is an error of its own, never an empty sandbox."""
+        """An unknown id is a specific error, never an empty sandbox."""
         for call in (AsyncSandbox.get, AsyncSandbox.find, AsyncSandbox.connect):
             with pytest.raises(SandboxNotFound):
                 await call("sb-0000000000", provider=provider)
@@ -307,7 +307,7 @@ class ListingConformance(Conformance):
         assert len(none) == 0
 
     async def test_pages_cover_everything_once(self, fresh: Fresh, provider: Provider) -> None:
-        """Following the cursor shows each sandbox exactly once, also when one of them goes meanwhile."""
+        """Following the cursor shows each sandbox exactly once, also when one of them is destroyed in between."""
         tag = unique()
         made = [await fresh(labels={"tag": tag}) for _ in range(4)]
         first = await AsyncSandbox.list(labels={"tag": tag}, provider=provider, limit=2)
@@ -318,13 +318,13 @@ class ListingConformance(Conformance):
         assert second.cursor is None
 
     async def test_a_wrong_cursor_limit_or_state_is_refused(self, provider: Provider) -> None:
-        """Nonsense must not be answered with an empty list."""
+        """An option that makes no sense must not be answered with an empty list."""
         for wrong in ({"cursor": "nonsense"}, {"limit": 0}, {"state": "sleeping"}):
             with pytest.raises(InvalidArgument):
                 await AsyncSandbox.list(provider=provider, **wrong)
 
     async def test_events_begin_with_created_and_ready_and_end_with_destroyed(self, fresh: Fresh) -> None:
-        """Who follows the events of a sandbox learns of its end."""
+        """A client that follows the events of a sandbox learns of its end."""
         sandbox = await fresh()
         seen: list[Event] = []
         async for event in sandbox.events():
@@ -367,7 +367,7 @@ class ListingConformance(Conformance):
         assert 0 <= after.disk_used <= after.disk_total
 
     async def test_status_has_state_uptime_and_usage(self, sandbox: AsyncSandbox) -> None:
-        """One call says how a sandbox does."""
+        """One call says how a sandbox is doing."""
         status = await sandbox.status()
         assert status.state is State.RUNNING
         assert status.uptime >= 0

@@ -65,7 +65,7 @@ class SnapshotsConformance(Conformance):
         await sandbox.snapshots.delete(made)
 
     async def test_processes_started_later_are_gone_after_a_restore(self, fresh: Fresh) -> None:
-        """And so are those from before: files are kept, not memory."""
+        """Processes from before are gone as well: a snapshot keeps files, not memory."""
         sandbox = await fresh()
         made = await sandbox.snapshots.create()
         await sandbox.processes.spawn(["sleep", "4321"])
@@ -75,7 +75,7 @@ class SnapshotsConformance(Conformance):
         await sandbox.snapshots.delete(made)
 
     async def test_restore_brings_back_the_variables(self, fresh: Fresh) -> None:
-        """Changed, added and removed ones."""
+        """Changed, added and removed variables are as before."""
         sandbox = await fresh(env={"KEPT": "1", "CHANGED": "1"})
         await sandbox.env.set("ADDED", "1")
         made = await sandbox.snapshots.create()
@@ -86,7 +86,7 @@ class SnapshotsConformance(Conformance):
         await sandbox.snapshots.delete(made)
 
     async def test_a_snapshot_is_found_by_id_and_by_name(self, fresh: Fresh, provider: Provider) -> None:
-        """With what was said about it."""
+        """A snapshot comes with its name and description."""
         sandbox, name = await fresh(), unique("snap")
         lines: list[str] = []
         made = await sandbox.snapshots.create(name, description="first of all", on_log=lines.append)
@@ -108,7 +108,7 @@ class SnapshotsConformance(Conformance):
         await sandbox.snapshots.delete(await sandbox.snapshots.create(name))
 
     async def test_unknown_snapshots_raise(self, sandbox: AsyncSandbox, attempt: Fresh) -> None:
-        """computesdk/computesdk#741: and nothing is made or changed in their place."""
+        """computesdk/computesdk#741: they are errors, and nothing is made or changed in their place."""
         for unknown in ("sn-nothing222", "no-such-name", "../escape"):
             for call in (sandbox.snapshots.get, sandbox.snapshots.restore, sandbox.snapshots.delete):
                 with pytest.raises(SnapshotNotFound):
@@ -119,7 +119,7 @@ class SnapshotsConformance(Conformance):
 
     @pytest.mark.parametrize("name", ["", "Upper", "sn-taken", "a/b", "x" * 64, 7])
     async def test_what_can_be_no_name_is_refused(self, sandbox: AsyncSandbox, name: Any) -> None:
-        """Before anything is done."""
+        """An impossible name is refused before anything is done."""
         with pytest.raises(InvalidArgument):
             await sandbox.snapshots.create(name)
 
@@ -140,7 +140,7 @@ class SnapshotsConformance(Conformance):
     async def test_a_sandbox_made_from_a_snapshot_has_its_files_and_variables(
         self, fresh: Fresh, attempt: Fresh
     ) -> None:
-        """The same tree in another sandbox, and options over it."""
+        """The new sandbox has the same tree, and the options given override the rest."""
         sandbox = await fresh(env={"A": "1", "B": "1"}, workdir="/tmp")
         await sandbox.exec(TREE, check=True)
         before = await listing(sandbox)
@@ -187,7 +187,7 @@ class SnapshotsConformance(Conformance):
         await _delete(sandbox, made)
 
     async def test_events_tell_of_snapshots_and_restores(self, fresh: Fresh, provider: Provider) -> None:
-        """For every client, in order."""
+        """Every client sees the events, in order."""
         sandbox = await fresh()
         made = await sandbox.snapshots.create()
         await sandbox.snapshots.restore(made)
@@ -213,7 +213,7 @@ class CopiesConformance(Conformance):
     needs = "snapshots"
 
     async def test_a_clone_has_files_and_variables_and_the_source_goes_on(self, fresh: Fresh) -> None:
-        """Neither sees what the other does afterwards."""
+        """Neither the clone nor the source sees what the other does afterwards."""
         sandbox = await fresh(env={"A": "1"}, metadata={"k": "v"}, labels={"l": "m"})
         await sandbox.env.set("LIVE", "yes")
         await sandbox.exec(TREE, check=True)
@@ -271,7 +271,7 @@ class CopiesConformance(Conformance):
                 await copy.destroy()
 
     async def test_a_cancelled_fork_leaves_nothing(self, fresh: Fresh, provider: Provider) -> None:
-        """Neither copies nor a snapshot, whenever it is given up."""
+        """A fork leaves neither copies nor a snapshot, whenever its caller gives up."""
         sandbox = await fresh()
         before = {info.id for info in await provider.list()}
         for delay in (0.0, 0.01, 0.05):
@@ -287,7 +287,7 @@ class CopiesConformance(Conformance):
 
     @pytest.mark.parametrize("count", [0, -1, 100_000, "3", True])
     async def test_a_count_that_makes_no_sense_is_refused(self, sandbox: AsyncSandbox, count: Any) -> None:
-        """Before anything is made."""
+        """A wrong count is refused before anything is made."""
         with pytest.raises(InvalidArgument):
             await sandbox.fork(count)
 

@@ -44,7 +44,7 @@ class StoppingConformance(Conformance):
         assert not (await sandbox.exec("pgrep -x sleep")).ok
 
     async def test_stopping_and_starting_twice_is_no_error(self, fresh: Fresh) -> None:
-        """Who wants it stopped or running has it so, whoever was first."""
+        """Stopping a stopped sandbox or starting a running one succeeds, whichever client was first."""
         sandbox = await fresh()
         for _ in range(2):
             assert (await sandbox.start()).state is State.RUNNING
@@ -101,7 +101,7 @@ class StoppingConformance(Conformance):
         assert (await sandbox.info()).state is State.STOPPED
 
     async def test_a_stopped_sandbox_does_not_age(self, fresh: Fresh) -> None:
-        """A lifetime counts while it runs, and anew from each start."""
+        """A lifetime counts while the sandbox runs, and starts again with each start."""
         sandbox = await fresh(timeout=4)
         info = await sandbox.stop()
         assert info.expires_at is None
@@ -131,7 +131,7 @@ class StoppingConformance(Conformance):
     async def test_at_its_timeout_one_with_a_name_is_stopped_and_one_without_is_destroyed(
         self, fresh: Fresh, provider: Provider
     ) -> None:
-        """Who has given it a name wants to find it again; what nobody can name is not to stay."""
+        """A user who names a sandbox wants to find it again; one without a name must not stay."""
         named, unnamed = await fresh(name=unique("timeout"), timeout=2), await fresh(timeout=2)
         asked = await fresh(name=unique("timeout"), timeout=2, on_timeout="destroy")
         boxes = (named, unnamed, asked)
@@ -169,7 +169,7 @@ class StoppingConformance(Conformance):
         assert (await sandbox.exec("echo $A$B; cat kept")).stdout == "13\ndata"
 
     async def test_a_restart_that_cannot_be_honoured_stops_nothing(self, fresh: Fresh) -> None:
-        """What is refused is refused first."""
+        """A restart that is refused is refused before the sandbox stops."""
         sandbox = await fresh(secrets={"KEY": "x"})
         process = await sandbox.processes.spawn("sleep 600")
         with pytest.raises(QuotaExceeded):
@@ -181,7 +181,7 @@ class StoppingConformance(Conformance):
         assert (await process.poll()).status == "running"
 
     async def test_a_reset_leaves_files_but_no_process_and_no_variable(self, fresh: Fresh) -> None:
-        """As at its creation, but for what was written."""
+        """A reset sandbox is as at its creation, except for the files that were written."""
         sandbox = await fresh(env={"A": "1"})
         await sandbox.files.write("kept", b"data")
         await sandbox.env.set("A", "2")
@@ -219,7 +219,7 @@ class StoppingConformance(Conformance):
             await provider.get(sandbox.id)
 
     async def test_inactivity_stops_it_and_work_does_not(self, fresh: Fresh, provider: Provider) -> None:
-        """Inactivity is measured by work in the sandbox; looking at it is none."""
+        """Inactivity is measured by work in the sandbox; looking at it is not work."""
         busy, quiet = await fresh(auto_stop=1), await fresh(auto_stop=1, env={"A": "1"})
         await quiet.env.set("B", "2")
         async with anyio.create_task_group() as group:
@@ -230,7 +230,7 @@ class StoppingConformance(Conformance):
         assert (await quiet.exec("echo $A$B")).stdout == "12\n"
 
     async def test_each_transition_is_an_event(self, fresh: Fresh, provider: Provider) -> None:
-        """Who reads the events knows what has happened to it."""
+        """A client that reads the events knows what has happened to the sandbox."""
         sandbox = await fresh()
         await sandbox.stop()
         await sandbox.start()
@@ -273,7 +273,7 @@ class PausingConformance(Conformance):
         await until(further)
 
     async def test_a_command_that_was_running_goes_on(self, fresh: Fresh) -> None:
-        """Its client waits for it and gets all of its output."""
+        """The command's client waits for it and gets all of its output."""
         sandbox = await fresh()
         results: list[str] = []
 
@@ -290,7 +290,7 @@ class PausingConformance(Conformance):
         assert results == ["done\n"]
 
     async def test_a_call_resumes_it_unless_that_is_not_wanted(self, fresh: Fresh, provider: Provider) -> None:
-        """As with one that is stopped."""
+        """A call resumes a paused sandbox as it starts a stopped one."""
         sandbox = await fresh()
         await sandbox.pause()
         with pytest.raises(SandboxStopped):
@@ -313,7 +313,7 @@ class PausingConformance(Conformance):
             await sandbox.resume()
 
     async def test_a_paused_one_is_destroyed_at_once(self, fresh: Fresh, provider: Provider) -> None:
-        """What is frozen still dies."""
+        """A paused sandbox can be destroyed, too."""
         sandbox = await fresh()
         await sandbox.processes.spawn("sleep 600")
         await sandbox.pause()

@@ -78,7 +78,7 @@ class TemplatesConformance(Conformance):
         assert steps == []
 
     async def test_a_template_is_built_on_another(self, templates: AsyncTemplates, fresh: Fresh, base: str) -> None:
-        """It has what its base has, but for what it removed."""
+        """The template has what its base has, except for what it removed."""
         await templates.build(_script("conformance-below", base, "touch stays goes"))
         await templates.build(_script("conformance-above", "conformance-below", "rm goes; touch new"))
         sandbox = await fresh(template="conformance-above")
@@ -89,7 +89,7 @@ class TemplatesConformance(Conformance):
     async def test_a_step_that_fails_is_named_and_leaves_nothing(
         self, templates: AsyncTemplates, attempt: Fresh, base: str
     ) -> None:
-        """The error has the step and its last words; there is no such template then."""
+        """The error has the step and the end of its output; then there is no such template."""
         with pytest.raises(TemplateBuildFailed) as caught:
             await templates.build(_script("conformance-fails", base, "true", "echo last words >&2; exit 9"))
         assert caught.value.step.startswith("script 2")
@@ -98,7 +98,7 @@ class TemplatesConformance(Conformance):
             await attempt(template="conformance-fails", build=False)
 
     async def test_a_template_in_use_is_not_removed(self, templates: AsyncTemplates, fresh: Fresh, base: str) -> None:
-        """Not while a sandbox has it; afterwards it is gone."""
+        """A template is not removed while a sandbox has it; afterwards it is."""
         await templates.build(_script("conformance-used", base, "touch file"))
         sandbox = await fresh(template="conformance-used")
         with pytest.raises(Conflict):
@@ -112,7 +112,7 @@ class TemplatesConformance(Conformance):
     async def test_scripts_of_a_new_sandbox_run_before_it_is_there(
         self, templates: AsyncTemplates, fresh: Fresh, base: str
     ) -> None:
-        """post_create has ended, post_start runs, when create returns."""
+        """When `create` returns, post_create has ended and post_start runs."""
         scripts = Scripts(post_create=(Command("echo ready >state"),), post_start=(Command("sleep 300"),))
         await templates.build(Template(name="conformance-starts", base=base, scripts=scripts))
         sandbox = await fresh(template="conformance-starts")
@@ -120,7 +120,7 @@ class TemplatesConformance(Conformance):
         assert [process.status.value for process in await sandbox.processes.list()] == ["running"]
 
     async def test_an_unknown_template_raises(self, attempt: Fresh) -> None:
-        """And nothing is made."""
+        """An unknown template is an error, and nothing is made."""
         with pytest.raises(TemplateNotFound):
             await attempt(template="no-such-template-anywhere")
 

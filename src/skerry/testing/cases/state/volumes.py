@@ -36,7 +36,7 @@ class VolumesConformance(Conformance):
 
     @pytest.fixture
     async def make(self, provider: Provider) -> AsyncIterator[Make]:
-        """Makes volumes of the case's own, deleted after it. Named before `fresh`, it outlives the case's sandboxes."""
+        """Makes volumes for the case, deleted after it. Named before `fresh`, they outlive the case's sandboxes."""
         volumes, made = AsyncVolumes(provider), []
 
         async def create(**options: Any) -> VolumeInfo:
@@ -103,7 +103,7 @@ class VolumesConformance(Conformance):
         assert not (await reader.exec("echo 2 > /data/f", user="root")).ok
 
     async def test_a_subpath_shows_that_directory_alone(self, make: Make, fresh: Fresh) -> None:
-        """It is made for who may write, and refused to who may not."""
+        """A missing directory is made for a mount that may write, and refused for one that may not."""
         made = await make()
         with pytest.raises(FileMissing):
             await fresh(volumes=[VolumeMount(name=made.name, path="/data", subpath="a/b", read_only=True)])
@@ -147,7 +147,7 @@ class VolumesConformance(Conformance):
     async def test_a_temporary_one_goes_with_its_last_sandbox(
         self, provider: Provider, make: Make, fresh: Fresh
     ) -> None:
-        """Not before."""
+        """A temporary volume goes with its last sandbox, and not before."""
         volumes, made = AsyncVolumes(provider), await make(temporary=True)
         first, second = await fresh(volumes={"/data": made.name}), await fresh(volumes={"/data": made.name})
         await first.destroy()
