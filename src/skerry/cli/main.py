@@ -1,4 +1,4 @@
-"""The program: its commands, and how wrong usage is told. Whatever is slow to import is imported by the commands."""
+"""The program: its commands, and its errors for wrong usage. The commands import what is slow to import."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ app = typer.Typer(
     cls=Grouped,
     add_completion=False,  # `skerry completion` knows remote paths
     help="Run code in isolated sandboxes.\n\n\b\nExample:\n  skerry run -- python3 -c 'print(6 * 7)'",
-    rich_markup_mode=None,  # rich costs more time to load than a sandbox to make
+    rich_markup_mode=None,  # rich takes longer to load than a sandbox takes to make
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -67,7 +67,7 @@ def skerry(
 
 
 _SEES_ALL = ("help", "completion")
-_COMMAND_LAST = {"allow_interspersed_args": False}  # what follows the first word belongs to the command run
+_COMMAND_LAST = {"allow_interspersed_args": False}  # what follows the first word belongs to the command that is run
 
 app.command(rich_help_panel="Sandboxes")(sandboxes.create)
 app.command(rich_help_panel="Sandboxes")(sandboxes.ps)
@@ -123,14 +123,14 @@ app.command("help", rich_help_panel="Machine")(help_)
 
 
 def _format(arguments: list[str]) -> Format:
-    """What `-o` says, for a command line that cannot be parsed."""
+    """The value of `-o`, for a command line that cannot be parsed."""
     own = " ".join(arguments[: arguments.index("--")] if "--" in arguments else arguments)
     asked = any(spelling in own for spelling in ("-o json", "-ojson", "--output json", "--output=json"))
     return Format.JSON if asked else Format.TEXT
 
 
 def _narrow(word: str) -> None:
-    """Leave only what is asked for: to make all commands takes longer than most of them do."""
+    """Keep only the command that is asked for: making all commands takes longer than most of them run."""
     commands = [info for info in app.registered_commands if info.callback and _name(info, info.callback) == word]
     groups = [info for info in app.registered_groups if info.name == word]
     if (commands or groups) and word not in _SEES_ALL:

@@ -1,1 +1,1 @@
-"""Completion: the shells' scripts, and the candidates they ask for."""
+"""Completion: the scripts for shells, and the candidates they ask for."""
