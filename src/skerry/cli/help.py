@@ -31,7 +31,7 @@ class Grouped(TyperGroup):
 def help_(
     context: typer.Context,
     command: Annotated[
-        list[str] | None, typer.Argument(metavar="[COMMAND]...", help="Its name.", show_default=False)
+        list[str] | None, typer.Argument(metavar="[COMMAND]...", help="The command's name.", show_default=False)
     ] = None,
 ) -> None:
     """Show what a command does, its options and examples.

@@ -426,7 +426,7 @@ def project_list(output: options.Output = Format.TEXT) -> None:
 
 @projects.command("create")
 def project_create(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name.", show_default=False)],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The project's name.", show_default=False)],
     output: options.Output = Format.TEXT,
 ) -> None:
     """Make a project that you own, and print its id.

@@ -16,7 +16,7 @@ from skerry.cli.terminal.output import note, print_json, print_table
 
 
 def bench(
-    quick: Annotated[bool, typer.Option("--quick", help="10 rounds.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Run only 10 rounds.")] = False,
     rounds: Annotated[
         int, typer.Option("-n", "--rounds", metavar="N", min=2, help="Repeat each measurement this many times.")
     ] = 100,

@@ -232,7 +232,9 @@ def clone(
 @with_options(*_CHANGES)
 def fork(
     sandbox: options.SandboxName,
-    copies: Annotated[int, typer.Option("--copies", "-n", metavar="N", help="How many.", show_default=False)],
+    copies: Annotated[
+        int, typer.Option("--copies", "-n", metavar="N", help="Make this many copies.", show_default=False)
+    ],
     given: Given,
     secrets: Secrets = False,
     output: options.Output = Format.TEXT,

@@ -154,7 +154,9 @@ def show(name: TemplateName, output: options.Output = Format.TEXT) -> None:
 
 @app.command()
 def rm(
-    names: Annotated[list[str], typer.Argument(metavar="TEMPLATE...", help="Their names.", show_default=False)],
+    names: Annotated[
+        list[str], typer.Argument(metavar="TEMPLATE...", help="The names of templates.", show_default=False)
+    ],
     output: options.Output = Format.TEXT,
 ) -> None:
     """Remove built templates; print their names. One that comes with Skerry is built again when it is needed.

@@ -24,7 +24,7 @@ Example:
 
 app = typer.Typer(name="volume", help=HELP, rich_markup_mode=None, add_completion=False)
 
-VolumeName = Annotated[str, typer.Argument(metavar="VOLUME", help="Its name.", show_default=False)]
+VolumeName = Annotated[str, typer.Argument(metavar="VOLUME", help="The volume's name.", show_default=False)]
 
 
 @app.command()
@@ -124,7 +124,7 @@ def show(name: VolumeName, output: options.Output = Format.TEXT) -> None:
 
 @app.command()
 def rm(
-    names: Annotated[list[str], typer.Argument(metavar="VOLUME...", help="Their names.", show_default=False)],
+    names: Annotated[list[str], typer.Argument(metavar="VOLUME...", help="The names of volumes.", show_default=False)],
     output: options.Output = Format.TEXT,
 ) -> None:
     """Delete volumes with everything in them; print their names.
