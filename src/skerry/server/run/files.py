@@ -1,4 +1,4 @@
-"""Small files of the server's own, written whole or not at all."""
+"""Writes small files of the server, whole or not at all."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def write_whole(path: Path, data: bytes, *, mode: int = 0o600) -> None:
-    """Put `data` in the place of what is there; for its owner alone unless told otherwise. Raises OSError."""
+    """Replace the file with `data`; by default only its owner may read it. Raises OSError."""
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with open(os.open(part, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, mode), "wb") as file:
