@@ -75,7 +75,7 @@ def cp(
     if len(paths) < 2:
         raise typer.BadParameter("give at least one SRC, and DST")
     if merge and replace:
-        raise typer.BadParameter("--merge or --replace, not both")
+        raise typer.BadParameter("give --merge or --replace, not both")
 
     async def work() -> None:
         from skerry.cli.copy import How

@@ -58,7 +58,7 @@ async def _print_ports(sandbox: AsyncSandbox, *, output: Format) -> None:
     if output is Format.JSON:
         print_json(found)
     elif not found:
-        note("nobody listens")
+        note("no listening ports")
     else:
         rows = [(str(entry.port), entry.address, str(entry.uid)) for entry in found]
         print_table(("PORT", "ADDRESS", "UID"), rows, right=("PORT", "UID"))
