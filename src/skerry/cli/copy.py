@@ -1,4 +1,4 @@
-"""The transfers behind `cp` and `edit`, between one place and another."""
+"""The transfers behind `cp` and `edit`: from one place to another."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class How:
-    """What `cp` was told about directories, and whose rights are used."""
+    """How `cp` treats directories, and whose rights it uses."""
 
     merge: bool = False
     replace: bool = False
@@ -43,7 +43,7 @@ async def download(
 async def relay(
     source: AsyncSandbox, path: str, target: AsyncSandbox, place: str, how: How, *, merge: bool, report: Report | None
 ) -> Transfer:
-    """Copy from a sandbox to a sandbox, by way of a temporary directory here."""
+    """Copy from a sandbox to a sandbox, through a temporary directory here."""
     with tempfile.TemporaryDirectory(prefix="skerry-cp-") as directory:
         local = f"{directory}/copy"
         came = await download(source, path, local, how, merge=False, report=report)
@@ -66,7 +66,7 @@ async def to_stdout(box: AsyncSandbox, remote: str, how: How) -> Transfer:
 
 
 async def put(box: AsyncSandbox, local: Path, remote: str, *, etag: str | None, user: str | None) -> FileInfo:
-    """Write an edited file unless it was changed meanwhile; None means that it was not there. Raises Conflict."""
+    """Write an edited file unless it was changed since; None means that it did not exist. Raises Conflict."""
     with local.open("rb") as file:
         return await box.files.write(remote, file, user=user, if_match=etag or "")
 

@@ -1,4 +1,4 @@
-"""The options of commands that make sandboxes: each is declared once, and becomes an option of the SDK here."""
+"""The options of commands that make sandboxes, declared once and turned into options of the SDK."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OPTIONS: Mapping[str, tuple[Any, Any]] = {
     "auto_stop": (options.AutoStop, None),
     "auto_delete": (options.AutoDelete, None),
 }
-"""With their defaults, in the order of the help."""
+"""The options with their defaults, in the order of the help."""
 
 Given = Callable[[], dict[str, Any]]
 """What was given on the command line, as options of `AsyncSandbox.create`. Raises InvalidArgument."""
@@ -41,7 +41,7 @@ _LIMITS = ("memory", "cpu", "pids", "disk")
 
 
 def with_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Let a command take these options in the place of its argument `given`, which is a `Given`."""
+    """Let a command take these options instead of its argument `given`, which is a `Given`."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = inspect.signature(command, eval_str=True)
@@ -69,7 +69,7 @@ def with_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., N
 
 
 def create_options(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of the command line as those of the SDK; what was not given is not there. Raises InvalidArgument."""
+    """Options of the command line as those of the SDK, without those not given. Raises InvalidArgument."""
     found = {name: value for name, value in values.items() if value is not None and name not in _LIMITS}
     if "lifetime" in found:
         found["timeout"] = found.pop("lifetime")

@@ -1,4 +1,4 @@
-"""What an optional part of Skerry needs, as a line for pip that is right however Skerry itself was installed."""
+"""The `pip install` line for an optional part of Skerry, right for every way to install Skerry itself."""
 
 from __future__ import annotations
 

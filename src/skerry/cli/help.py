@@ -1,4 +1,4 @@
-"""How help is told: commands in groups, and the command `help`."""
+"""How help is shown: commands in groups, and the command `help`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 GROUPS = ("Sandboxes", "Lifecycle", "Running", "Files", "Keeping", "Network", "Looking", "Server", "Machine")
-"""In the order they are shown; a command names its own as `rich_help_panel`."""
+"""The groups in the order of the help; a command names its group as `rich_help_panel`."""
 
 
 class Grouped(TyperGroup):
@@ -31,7 +31,7 @@ class Grouped(TyperGroup):
 def help_(
     context: typer.Context,
     command: Annotated[
-        list[str] | None, typer.Argument(metavar="[COMMAND]...", help="Its name.", show_default=False)
+        list[str] | None, typer.Argument(metavar="[COMMAND]...", help="The command's name.", show_default=False)
     ] = None,
 ) -> None:
     """Show what a command does, its options and examples.

@@ -142,7 +142,7 @@ def _outline(text: str | None) -> Callable[[], None]:
 
 
 def _format(arguments: list[str]) -> Format:
-    """What `-o` says, for a command line that cannot be parsed."""
+    """The value of `-o`, for a command line that cannot be parsed."""
     own = " ".join(arguments[: arguments.index("--")] if "--" in arguments else arguments)
     asked = any(spelling in own for spelling in ("-o json", "-ojson", "--output json", "--output=json"))
     return Format.JSON if asked else Format.TEXT

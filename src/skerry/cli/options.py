@@ -28,43 +28,48 @@ class OnTimeout(StrEnum):
 
 
 def _lifetime_help() -> str:
-    """With the default and the maximum of this machine; a server has its own."""
+    """The help of --lifetime, with the default and the maximum of this machine; a server has other ones."""
     from skerry.core import InvalidArgument, limits
 
     what = "Let it run for at most this many seconds from its last start"
     try:
         bounds = limits()
-    except InvalidArgument:  # which the command itself says
-        return f"{what}; SKERRY_LIFETIME is the default, SKERRY_MAX_LIFETIME the most."
-    return f"{what}: {bounds.lifetime:g} unless given, {bounds.max_lifetime:g} at most."
+    except InvalidArgument:  # the command itself reports it
+        return f"{what}; SKERRY_LIFETIME is the default, SKERRY_MAX_LIFETIME the maximum."
+    return f"{what}: {bounds.lifetime:g} by default, at most {bounds.max_lifetime:g}."
 
 
-Output = Annotated[Format, typer.Option("-o", "--output", help="How to print.")]
-SandboxName = Annotated[str, typer.Argument(metavar="SANDBOX", help="Its id or name.", show_default=False)]
+Output = Annotated[Format, typer.Option("-o", "--output", help="Print in this format.")]
+SandboxName = Annotated[str, typer.Argument(metavar="SANDBOX", help="The sandbox's id or name.", show_default=False)]
 ProcessId = Annotated[
-    int | None, typer.Argument(metavar="[PROCESS]", help="Its id, as `exec --detach` prints it.", show_default=False)
+    int | None,
+    typer.Argument(metavar="[PROCESS]", help="The process's id, as `exec --detach` prints it.", show_default=False),
 ]
 Env = Annotated[
     list[str] | None,
-    typer.Option("--env", "-e", metavar="K=V", help="An environment variable; K alone passes your own. Repeatable."),
+    typer.Option("--env", "-e", metavar="K=V", help="Set an environment variable; K alone passes yours. Repeatable."),
 ]
-Name = Annotated[str | None, typer.Option("--name", metavar="NAME", help="A unique name for it.")]
+Name = Annotated[str | None, typer.Option("--name", metavar="NAME", help="Give it this unique name.")]
 Lifetime = Annotated[float | None, typer.Option("--lifetime", metavar="S", help=_lifetime_help())]
 OnTimeoutOption = Annotated[
     OnTimeout | None,
     typer.Option(
         "--on-timeout",
-        help="Do this after --lifetime: 'stop' keeps its files. Unless given, one with a name is stopped, one without "
-        "is destroyed.",
+        help="Do this after --lifetime: 'stop' keeps its files. By default, a sandbox with a name is stopped, one "
+        "without is destroyed.",
         show_default=False,
     ),
 ]
-Memory = Annotated[str | None, typer.Option("--memory", "-m", metavar="SIZE", help="Such as 512MB or 2GiB.")]
-Cpu = Annotated[float | None, typer.Option("--cpu", metavar="CORES", help="CPU cores, such as 0.5 or 2.")]
-Pids = Annotated[int | None, typer.Option("--pids", metavar="N", help="The most processes and threads at once.")]
-Disk = Annotated[str | None, typer.Option("--disk", metavar="SIZE", help="What it may write, such as 500MB or 5GB.")]
+Memory = Annotated[
+    str | None, typer.Option("--memory", "-m", metavar="SIZE", help="Limit its memory, such as 512MB or 2GiB.")
+]
+Cpu = Annotated[float | None, typer.Option("--cpu", metavar="CORES", help="Limit its CPU cores, such as 0.5 or 2.")]
+Pids = Annotated[int | None, typer.Option("--pids", metavar="N", help="Limit its processes and threads at once.")]
+Disk = Annotated[
+    str | None, typer.Option("--disk", metavar="SIZE", help="Limit what it may write, such as 500MB or 5GB.")
+]
 Snapshot = Annotated[
-    str | None, typer.Option("--snapshot", metavar="SNAPSHOT", help="Begin with this one, by its id or name.")
+    str | None, typer.Option("--snapshot", metavar="SNAPSHOT", help="Begin with this snapshot, by id or name.")
 ]
 AutoStop = Annotated[
     float | None, typer.Option("--auto-stop", metavar="S", help="Stop it after this many seconds without work in it.")
@@ -79,31 +84,33 @@ Volume = Annotated[
 ]
 Key = Annotated[
     str | None,
-    typer.Option("--key", metavar="WHERE", help="An encryption key: file:PATH, env:NAME or command:PROGRAM."),
+    typer.Option("--key", metavar="WHERE", help="Use this encryption key: file:PATH, env:NAME or command:PROGRAM."),
 ]
-NetworkOption = Annotated[Network, typer.Option("--network", help="'open' lets it out to the network.")]
-User = Annotated[str | None, typer.Option("--user", "-u", metavar="USER", help="The sandbox's user to run as.")]
-Sudo = Annotated[bool, typer.Option("--sudo", help="Run as the sandbox's own root.")]
-Workdir = Annotated[str | None, typer.Option("--workdir", "-w", metavar="DIR", help="The directory to run in.")]
+NetworkOption = Annotated[
+    Network, typer.Option("--network", help="Choose its network: 'open' lets it reach the network.")
+]
+User = Annotated[str | None, typer.Option("--user", "-u", metavar="USER", help="Run as this user of the sandbox.")]
+Sudo = Annotated[bool, typer.Option("--sudo", help="Run as root of the sandbox.")]
+Workdir = Annotated[str | None, typer.Option("--workdir", "-w", metavar="DIR", help="Run in this directory.")]
 CommandTimeout = Annotated[
     float | None,
     typer.Option("--timeout", metavar="S", help="Kill the command after this many seconds (exit 124)."),
 ]
 Interactive = Annotated[
     bool,
-    typer.Option("--interactive", "-i", help="Pass on what is typed even where the output goes to a file or a pipe."),
+    typer.Option("--interactive", "-i", help="Pass on what you type even if the output goes to a file or a pipe."),
 ]
-Tty = Annotated[
-    bool, typer.Option("--tty", "-t", help="Give it a terminal; without -t it gets one where you have one yourself.")
-]
+Tty = Annotated[bool, typer.Option("--tty", "-t", help="Give it a terminal; without -t, it gets one if you have one.")]
 Template = Annotated[
-    str | None, typer.Option("--template", "-T", metavar="NAME", help="What it begins with, such as python or node:22.")
+    str | None,
+    typer.Option("--template", "-T", metavar="NAME", help="Begin with this template, such as python or node:22."),
 ]
 Image = Annotated[
-    str | None, typer.Option("--image", metavar="FILE", help="An OCI archive or a `docker save` file to begin with.")
+    str | None, typer.Option("--image", metavar="FILE", help="Begin with an OCI archive or a `docker save` file.")
 ]
 Source = Annotated[
-    str | None, typer.Option("--source", metavar="URL", help="A git repository or tar archive for its directory.")
+    str | None,
+    typer.Option("--source", metavar="URL", help="Fetch a git repository or tar archive into its directory."),
 ]
 
 
@@ -119,7 +126,7 @@ def parse_env(assignments: list[str] | None) -> dict[str, str]:
         if not name:
             raise InvalidArgument(f"--env {assignment!r} has no name", hint="write it like --env NAME=value")
         if not equals and name not in os.environ:
-            raise InvalidArgument(f"--env {name}: there is no such variable to pass", hint=f"write --env {name}=value")
+            raise InvalidArgument(f"--env {name}: you have no such variable to pass", hint=f"write --env {name}=value")
         env[name] = value if equals else os.environ[name]
     return env
 

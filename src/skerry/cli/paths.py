@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where something is or goes to: in a sandbox, on this machine, or `-` for stdin and stdout."""
+    """A place to copy from or to: in a sandbox, on this machine, or `-` for stdin and stdout."""
 
     text: str
     sandbox: str | None
@@ -23,22 +23,22 @@ class Place:
 
     @property
     def name(self) -> str:
-        """What it is called in its directory; empty where the path does not say."""
+        """Its name in its directory; empty if the path does not say."""
         last = self.path.rstrip("/").rpartition("/")[2]
         return "" if last in (".", "..") else last
 
     @property
     def wants_content(self) -> bool:
-        """The path says "what is in it": it is `.` or ends with `/.`, as `cp` has it."""
+        """Whether the path means the contents of a directory: it is `.` or ends with `/.`, as for `cp`."""
         return self.path == "." or self.path.rstrip("/").endswith("/.")
 
     @property
     def wants_directory(self) -> bool:
-        """The path says that it is a directory to put things into."""
+        """Whether the path says that it is a directory to put things into."""
         return self.path.endswith("/")
 
     def local_kind(self) -> str | None:
-        """Of a local path: whether there is a `dir` or something else, a `file`; None: nothing."""
+        """Of a local path: `dir`, or `file` for anything else; None: it does not exist."""
         if self.is_pipe:
             return "file"
         if os.path.isdir(self.path):
@@ -46,11 +46,11 @@ class Place:
         return "file" if os.path.exists(self.path) else None
 
     def local_name(self) -> str:
-        """Of a local path: its name, also where the path does not say; empty for the root."""
+        """Of a local path: its name, even if the path does not say it; empty for the root."""
         return self.name or os.path.basename(os.path.realpath(self.path))
 
     def within(self, name: str) -> Place:
-        """Something in this directory."""
+        """The place with this name in this directory."""
         path = f"{self.path.rstrip('/')}/{name}"
         return Place(path if self.sandbox is None else f"{self.sandbox}:{path}", self.sandbox, path)
 
@@ -65,10 +65,10 @@ def parse_place(text: str) -> Place:
     sandbox, colon, path = text.partition(":")
     if not colon or "/" in sandbox:
         if not text:
-            raise InvalidArgument("an empty path", hint="give a file, or SANDBOX:PATH")
+            raise InvalidArgument("the path is empty", hint="give a file, or SANDBOX:PATH")
         return Place(text, None, text)
     if not sandbox:
-        raise InvalidArgument(f"{text!r} names no sandbox", hint=f"SANDBOX{text}, or ./{text} for a local file")
+        raise InvalidArgument(f"{text!r} names no sandbox", hint=f"write SANDBOX{text}, or ./{text} for a local file")
     if not path:
         raise InvalidArgument(f"{text!r} has no path", hint=f"{text}. is its working directory")
     return Place(text, sandbox, path)
@@ -76,7 +76,7 @@ def parse_place(text: str) -> Place:
 
 @contextmanager
 def local_errors() -> Iterator[None]:
-    """Makes an OSError of this machine one of ours, so that it is told like those of a sandbox."""
+    """Turns an OSError of this machine into a SkerryError, so that it is printed like those of a sandbox."""
     from skerry.core import errors
 
     try:

@@ -1,4 +1,4 @@
-"""The boundary of the process: runs a command's work, and turns its errors and signals into a line and an exit code."""
+"""The boundary of the process: runs a command, and turns its errors and signals into a line and an exit code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from skerry.cli.options import Format
 from skerry.cli.terminal.output import print_error, print_json, say
 
 RUN_FAILED = 125
-"""Skerry itself failed while it should have run a command; no command's own exit code is meant."""
+"""Skerry itself failed to run a command; this is not the command's exit code."""
 
 
 def execute(work: Callable[[], Awaitable[int | None]], *, output: Format, failure: int = 1) -> NoReturn:
@@ -35,14 +35,14 @@ def complete(work: Callable[[], Awaitable[int | None]], *, output: Format, failu
     except Exception as error:  # noqa: BLE001 - the process ends here
         return _report(_single(error), output=output, failure=failure)
     if signum:
-        os._exit(128 + signum)  # a thread that still waits for a reader of our output must not keep us
+        os._exit(128 + signum)  # a thread that still waits for a reader of our output must not keep the process
     return code
 
 
 def fail_as_told(work: Callable[[], int | None], *, output: Format) -> None:
     """Run `work`, which blocks or has its own event loop, and exit with what it returns, 1 for an error.
 
-    Ctrl-C ends it at once, with 130.
+    Ctrl-C ends the process at once, with 130.
     """
     from skerry.cli.paths import local_errors
 
@@ -59,7 +59,7 @@ def fail_as_told(work: Callable[[], int | None], *, output: Format) -> None:
 
 
 def remove_each(names: list[str], remove: Callable[[str], Awaitable[str]], *, output: Format) -> NoReturn:
-    """Remove one after the other and print what `remove` returns for each; then exit, with 1 if one could not be."""
+    """Remove one after the other and print what `remove` returns for each; then exit, with 1 if one failed."""
 
     async def work() -> int:
         from skerry.core import Conflict, SkerryError
@@ -110,14 +110,14 @@ async def _until_signal(work: Callable[[], Awaitable[int | None]]) -> tuple[int,
 
 
 def _single(error: BaseException) -> BaseException:
-    """The one error inside groups of one, as task groups raise them."""
+    """The error inside groups of a single error, as task groups raise them."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
 
 
 def _report(error: BaseException, *, output: Format, failure: int) -> int:
-    """Prints what went wrong; the exit code for it. Raises it again for SKERRY_DEBUG=1."""
+    """Print what went wrong; returns the exit code for it. Raises it again for SKERRY_DEBUG=1."""
     from skerry.core import SkerryError
 
     if isinstance(error, BrokenPipeError):
@@ -134,5 +134,5 @@ def _report(error: BaseException, *, output: Format, failure: int) -> int:
 
 
 def _discard_stdout() -> None:
-    """Nobody reads it any more: keeps Python's last flush from failing too."""
+    """Replace a stdout that nobody reads, so that Python's last flush does not fail too."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -1,4 +1,4 @@
-"""The application: every router, the handlers of errors, and the work that goes on while it runs."""
+"""The application: all routers, the error handlers, and the background jobs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def build_app(settings: Settings, provider: Provider | None = None) -> FastAPI:
         version=version("skerry"),
         summary="Isolated sandboxes over HTTP.",
         lifespan=_lifespan,
-        openapi_url=None,  # served by a route of our own, as everything is
+        openapi_url=None,  # served by one of our routes, as everything is
         docs_url=None,
         redoc_url=None,
         exception_handlers={
@@ -81,14 +81,16 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
             "key": {"type": "http", "scheme": "bearer", "description": "An API key or a sandbox's token."},
             "session": {"type": "apiKey", "in": "cookie", "name": cookie_name(app.state.context.settings)},
         }
-        for path in document["paths"].values():  # pydantic's refusals are problems with the status 400
+        for path in document["paths"].values():  # what pydantic refuses is answered with a problem of status 400
             for operation in path.values():
                 answers = operation.get("responses", {})
                 if CONTENT_TYPE not in answers.get("422", {}).get("content", {}):
                     answers.pop("422", None)
                 for answer in answers.values():
                     for content in answer.get("content", {}).values():
-                        if "$ref" in content.get("schema", {}):  # FastAPI calls what is no JSONResponse a text
+                        if "$ref" in content.get(
+                            "schema", {}
+                        ):  # FastAPI describes every answer that is not a JSONResponse as text
                             content["schema"].pop("type", None)
         for name in ("HTTPValidationError", "ValidationError"):
             parts["schemas"].pop(name, None)

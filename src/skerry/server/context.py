@@ -1,4 +1,4 @@
-"""Everything a route needs, made once a server; and the annotations by which handlers get it."""
+"""Everything a route needs, made once for a server, and the annotations by which handlers get it."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from skerry.server.store import Project, Store, User
 MOST_WIRES = 64
 """Wire connections of one actor to one sandbox: its agent takes 256 in all, and one reader leaves some to others."""
 MANY_ADDRESSES = 20
-"""How many addresses may try one name as often as one address may try any, before all who try it are slowed down."""
+"""How many addresses may each try one name at the full rate, before all attempts for that name are slowed down."""
 
 
 class Context:
-    """The parts of a running server. `stopping` is set when it is told to end: streams end themselves then."""
+    """The parts of a running server. `stopping` is set when it has to end: streams then end themselves."""
 
     def __init__(self, settings: Settings, provider: Provider | None = None) -> None:
         self.settings = settings
@@ -49,20 +49,20 @@ class Context:
             "http": Counts(settings.max_requests),
             "websocket": Counts(settings.max_connections_per_address),
         }
-        """Of each actor, requests and sockets."""
+        """Requests and sockets of each actor."""
         self.sign_ins = Buckets(settings.sign_in_rate, settings.sign_in_burst)
-        # Anybody can name anybody: what is tried for one name from many addresses is slowed down, and never refused.
+        # Anybody can try any name: attempts for one name from many addresses are slowed down, and never refused.
         self.names_tried = Buckets(settings.sign_in_rate, settings.sign_in_burst * MANY_ADDRESSES)
         self.events = Hub(self.provider, self.store, self.sandboxes)
         self.passwords = Passwords()
         self.slots = Slots()
         self.processes, self.terminals = process_handles(), terminal_handles()
         self.wires = Counts(MOST_WIRES)
-        """Of each actor, wire connections to one sandbox."""
+        """Wire connections of each actor to one sandbox."""
         self.stopping = asyncio.Event()
 
     def allows(self, actor: Actor, action: Action, subject: Subject) -> bool:
-        """The same check as that of routes, for what happens inside a stream; `audit` is the caller's."""
+        """The same check as for routes, inside a stream; the caller writes the audit."""
         return allowed(self.store, actor, action, subject) is None
 
     async def audit(
@@ -71,7 +71,7 @@ class Context:
         await record(self.store, actor, action, subject, operation=operation, outcome=outcome)
 
     def projects(self, actor: Actor, asked: str | None = None) -> list[Project]:
-        """Those whose things a list shows: all that the actor sees, or the one asked for. Raises NotFound."""
+        """The projects that a list covers: all that the actor sees, or the one asked for. Raises NotFound."""
         if asked is None:
             return visible(self.store, actor)
         subject, project = locate(self.store, actor, asked)
@@ -80,7 +80,7 @@ class Context:
         return [project]
 
     def sees_unclaimed(self, actor: Actor, asked: str | None = None) -> bool:
-        """Whether a list shows what belongs to no project, beside what belongs to any."""
+        """Whether a list also shows things that belong to no project."""
         return asked is None and is_admin(actor)
 
     def role(self, actor: Actor, project: Project) -> Role | None:
@@ -88,7 +88,7 @@ class Context:
 
 
 def note_made(connection: HTTPConnection, kind: str, id: str, name: str | None = None) -> None:
-    """For the audit: what a request has made."""
+    """Note what a request has made, for the audit."""
     made = f"{kind} {id}" if name is None else f"{kind} {id} ({name})"
     connection.scope["state"].setdefault("made", []).append(made[:200])
 
@@ -97,7 +97,7 @@ def _state(connection: HTTPConnection, name: str) -> Any:
     return connection.scope["state"][name]
 
 
-# FastAPI would run plain functions in threads, a hop each.
+# These are async: FastAPI would run plain functions in threads, a hop each.
 
 
 async def _context(connection: HTTPConnection) -> Context:

@@ -1,4 +1,4 @@
-"""What a server is told: built-in values, over them `server.toml`, over that the environment, over that flags."""
+"""The server's settings: flags override the environment, which overrides `server.toml` and built-in values."""
 
 from __future__ import annotations
 
@@ -22,47 +22,47 @@ DAY = 86400.0
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Each field is a key of `server.toml`, an environment variable SKERRY_SERVER_<FIELD>, and maybe a flag."""
+    """Each field is a key of `server.toml`, an environment variable SKERRY_SERVER_<FIELD>, and sometimes a flag."""
 
     home: Path = field(default_factory=config.home)
-    """SKERRY_HOME; the server's own data is in `server` below it."""
+    """SKERRY_HOME; the server's own data is in its directory `server`."""
     host: str = "127.0.0.1"
     port: int = 7411
     provider: str = "local"
     public_url: str = ""
-    """What users have in their address bar, if a proxy is in front."""
+    """The address that users open, if a proxy is in front."""
     allowed_hosts: tuple[str, ...] = ()
-    """Names a Host header may have beside those of `host` and `public_url`."""
+    """Names that a Host header may have, besides those of `host` and `public_url`."""
     trusted_proxies: tuple[str, ...] = ()
-    """Addresses whose X-Forwarded-For and X-Forwarded-Proto are believed."""
+    """Addresses whose X-Forwarded-For and X-Forwarded-Proto the server trusts."""
     tls: bool = False
-    """Serve HTTPS: with `tls_cert` and `tls_key`, or with a certificate of a local CA that is made here."""
+    """Serve HTTPS, with `tls_cert` and `tls_key` or with a certificate of a local authority made here."""
     tls_cert: str = ""
     tls_key: str = ""
     log_format: Literal["text", "json"] = "text"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     shutdown_timeout: float = 10.0
-    """How long requests that run may take to end when the server is told to."""
+    """How long running requests may take when the server shuts down."""
     session_lifetime: float = 14 * DAY
-    """A session ends after so long without use."""
+    """How long an unused session stays valid."""
     rate: float = 200.0
-    """Requests a second that one user, key or address may make for long, `burst` at once."""
+    """Requests per second that one user, key or address may make on average; `burst` at once."""
     burst: int = 1000
     sign_in_rate: float = 0.2
-    """Sign-ins a second for one address, `sign_in_burst` at once. One name from many addresses is slowed down."""
+    """Sign-ins per second from one address; `sign_in_burst` at once. One name from many addresses is slowed down."""
     sign_in_burst: int = 10
     max_requests: int = 256
-    """Requests that one user, key or address may have under way at once."""
+    """Requests that one user, key or address may have running at once."""
     max_connections: int = 4096
     max_connections_per_address: int = 1024
-    """Connections of one address; those of `trusted_proxies` stand for many and are not counted."""
+    """Connections from one address; `trusted_proxies` stand for many clients and are not counted."""
     header_timeout: float = 15.0
     """How long a client may take to send the head of a request."""
     events_kept: float = 30 * DAY
     audit_kept: float = 365 * DAY
     webhook_attempts: int = 8
     webhook_private: bool = False
-    """Whether webhooks may go to addresses of this machine and its private networks."""
+    """Whether webhooks may send to addresses of this machine and its private networks."""
     backups_kept: int = 7
 
     @property
@@ -93,7 +93,7 @@ class Settings:
 def load_settings(
     *, flags: Mapping[str, object] | None = None, environ: Mapping[str, str] | None = None, home: Path | None = None
 ) -> tuple[Settings, dict[str, str]]:
-    """The settings in force, and where each comes from that is not built in. Raises InvalidArgument."""
+    """The settings in force, and the origin of each that is not built in. Raises InvalidArgument."""
     environ = os.environ if environ is None else environ
     home = config.home() if home is None else home
     values: dict[str, Any] = {"home": home}
@@ -116,7 +116,7 @@ def load_settings(
 
 
 def _check_public(url: str) -> None:
-    """Raises InvalidArgument for what no browser has for a server's address."""
+    """Raises InvalidArgument for a URL that cannot be a server's address in a browser."""
     try:
         parts = urlsplit(url)
         where = (parts.scheme in ("http", "https") and parts.hostname, parts.port)
@@ -134,7 +134,7 @@ _ABOVE_ZERO = {
     "max_connections_per_address",
     "webhook_attempts",
 }
-"""With 0 nothing would work; for others it means: none."""
+"""Nothing works if one of these is 0; for the others 0 means none."""
 _HINTS = {name: hint for name, hint in get_type_hints(Settings).items() if name != "home"}
 
 
@@ -154,7 +154,7 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, object]:
 
 
 def _check(name: str, value: object, source: str) -> object:
-    """`value` as the type of the field, from text where it is text. Raises InvalidArgument."""
+    """`value` as the type of the field; text is parsed. Raises InvalidArgument."""
     kind = _HINTS.get(name)
     if kind is None:
         near = difflib.get_close_matches(name, _HINTS, n=1)

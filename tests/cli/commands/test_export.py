@@ -82,7 +82,7 @@ def test_variables_in_a_file_that_is_not_encrypted_are_named(skerry: Skerry, tmp
 def test_nothing_binary_goes_to_a_terminal(box: str) -> None:
     with Terminal("export", box, "-") as terminal:
         assert terminal.finish() == 1
-    assert b"not for a terminal" in terminal.output
+    assert b"cannot be written to a terminal" in terminal.output
 
 
 def test_a_reader_that_goes_away_ends_it_quietly(skerry: Skerry, box: str) -> None:

@@ -79,7 +79,7 @@ def test_what_the_ring_no_longer_holds_is_said(skerry: Skerry, box: str) -> None
     written = skerry("logs", box, process)
     kept = len(written.out)
     assert 0 < kept < 2_000_000
-    assert written.err == f"{2_000_000 - kept} bytes are no longer kept and left out here\n"
+    assert written.err == f"{2_000_000 - kept} bytes are missing here: they are no longer kept\n"
 
 
 def test_follow_prints_live_and_ends_with_the_process(skerry: Skerry, box: str) -> None:

@@ -15,7 +15,7 @@ SERVER = ("python3", "-m", "http.server", "--bind", "127.0.0.1", "8000")
 
 def test_port_lists_and_forwards_until_ctrl_c(skerry: Skerry, box: str) -> None:
     empty = skerry("port", box)
-    assert (empty.code, empty.out, empty.err) == (0, b"", "nobody listens\n")
+    assert (empty.code, empty.out, empty.err) == (0, b"", "no listening ports\n")
     skerry("exec", "--detach", box, "--", *SERVER)
     started = skerry.start("port", box, "8000", "--wait", "30")
     assert started.stdout is not None

@@ -107,7 +107,7 @@ def test_storage_is_shown_and_unmounted_when_nobody_uses_it(skerry: Skerry, tmp_
         skerry("rm", sandbox, env=env)
         assert skerry("storage", "unmount", "-o", "json", env=env).json == {"unmounted": True}
         assert not os.path.ismount(tmp_path / "home/pool")
-        assert skerry("storage", "unmount", env=env).err == "it was not mounted\n"
+        assert skerry("storage", "unmount", env=env).err == "the pool was not mounted\n"
         assert skerry("ps", env=env).code == 0
     finally:
         unmount_below(tmp_path)

@@ -66,7 +66,7 @@ def test_a_wrong_password_and_a_wrong_name_are_told_the_same(
     with browser(server) as client:
         refused = client.post("/v1/session", json={"name": name, "password": password})
         assert code(refused) == (401, "UNAUTHENTICATED")
-        assert refused.json()["detail"] == "the name, the password or the link is not right"
+        assert refused.json()["detail"] == "the name, the password or the link is wrong"
         assert "set-cookie" not in refused.headers
 
 

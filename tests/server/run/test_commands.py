@@ -91,7 +91,7 @@ def test_a_server_is_started_used_and_ended_by_its_commands(own_home: Path) -> N
             ran = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60, check=True)
             assert '"stdout":"hello from ' in ran.stdout, ran.stdout
         assert skerry.json("status")["health"] == "ok"
-        assert "runs already" in skerry("up", "--port", "0", code=1)
+        assert "already runs" in skerry("up", "--port", "0", code=1)
 
         # As root of this machine, without a login.
         assert skerry.json("whoami")["admin"] is True

@@ -187,7 +187,7 @@ def test_who_was_removed_meanwhile_is_a_conflict_and_no_fault(tmp_path: Path) ->
             store.users.add_link(gone.id, b"hash", lifetime=60),
             store.users.add_session(gone.id, b"hash", lifetime=60, address=""),
         ):
-            with pytest.raises(Conflict, match="removed meanwhile"):
+            with pytest.raises(Conflict, match="removed in the meantime"):
                 await late
         with pytest.raises(Conflict, match="taken by another"):
             await store.users.add("host")
@@ -308,10 +308,10 @@ def test_requests_are_limited_for_each_who_asks(tmp_path: Path) -> None:
 
 
 def test_an_address_and_its_port_that_are_taken_are_told(server: Running) -> None:
-    with pytest.raises(ProviderUnavailable, match="cannot be listened at") as refusal:
+    with pytest.raises(ProviderUnavailable, match="cannot listen on") as refusal:
         listen(Settings(port=server.settings.port))
     assert "--port" in refusal.value.hint
-    with pytest.raises(ProviderUnavailable, match="cannot be listened at") as refusal:
+    with pytest.raises(ProviderUnavailable, match="cannot listen on") as refusal:
         listen(Settings(host="192.0.2.1"))
     assert "--host" in refusal.value.hint
 

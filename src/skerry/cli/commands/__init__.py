@@ -1,1 +1,1 @@
-"""The commands, a module for each group of them."""
+"""The commands, one module for each group."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 users = typer.Typer(
     name="user",
-    help="""Users of a server, for administrators.
+    help="""Manage the users of a server, as an administrator.
 
 \b
 Example:
@@ -32,7 +32,7 @@ Example:
 )
 keys = typer.Typer(
     name="key",
-    help="""Your API keys.
+    help="""Manage your API keys.
 
 \b
 Example:
@@ -43,7 +43,7 @@ Example:
 )
 projects = typer.Typer(
     name="project",
-    help="""Projects, and who is a member.
+    help="""Manage projects and their members.
 
 \b
 Example:
@@ -54,12 +54,12 @@ Example:
     add_completion=False,
 )
 
-UserName = Annotated[str, typer.Argument(metavar="USER", help="The name or id.", show_default=False)]
-ProjectName = Annotated[str, typer.Argument(metavar="PROJECT", help="The name or id.", show_default=False)]
+UserName = Annotated[str, typer.Argument(metavar="USER", help="The user's name or id.", show_default=False)]
+ProjectName = Annotated[str, typer.Argument(metavar="PROJECT", help="The project's name or id.", show_default=False)]
 
 
 def _login() -> Login:
-    """Who is given or logged in; else, for root of this machine, the server that runs here."""
+    """The login that is given or remembered; else, for root of this machine, the server that runs here."""
     from skerry.core import Unauthenticated
     from skerry.http import find_login
 
@@ -70,7 +70,7 @@ def _login() -> Login:
         from skerry.server import Settings, admin_key, running_server
 
         directory = Settings().directory
-        key = admin_key(directory)  # first: who may not read it may not look at the rest either
+        key = admin_key(directory)  # first: a user who may not read the key may not read the rest either
         found = None if key is None else running_server(directory)
         if found is None or not found.url:
             raise
@@ -101,22 +101,27 @@ def _run(
 
 def login(
     url: Annotated[
-        str | None, typer.Argument(metavar="[URL]", help="Such as http://127.0.0.1:7411.", show_default=False)
+        str | None,
+        typer.Argument(
+            metavar="[URL]", help="The server's address, such as http://127.0.0.1:7411.", show_default=False
+        ),
     ] = None,
     user: Annotated[
-        str | None, typer.Option("--user", "-u", metavar="NAME", help="Sign in by name and password.")
+        str | None, typer.Option("--user", "-u", metavar="NAME", help="Sign in with a name and a password.")
     ] = None,
     key: Annotated[bool, typer.Option("--key", help="Read an API key from standard input.")] = False,
     ca_file: Annotated[
-        str | None, typer.Option("--ca-file", metavar="FILE", help="The authority of a server started with --tls.")
+        str | None,
+        typer.Option("--ca-file", metavar="FILE", help="Trust this authority, of a server started with --tls."),
     ] = None,
     output: options.Output = Format.TEXT,
 ) -> None:
-    """Use a server from now on: remember it and a key.
+    """Log in to a server: remember it and a key.
 
     Later commands, and Python, use its sandboxes until `skerry logout`.
-    By name and password a new key is made; or a key is read from standard input. Neither is taken from the command
-    line, which other users of a machine can see. Without a URL: the server that runs on this machine.
+    With --user, Skerry asks for the password and makes a new key. With --key, it reads a key from standard input. It
+    takes neither from the command line, which other users of the machine can see. Without a URL, it logs in to the
+    server that runs on this machine.
 
     \b
     Example:
@@ -130,7 +135,7 @@ def login(
         from skerry.core import InvalidArgument
         from skerry.http import Login, check_url, save_login
 
-        # For later commands, in whatever directory they are given.
+        # Absolute, since later commands run in other directories.
         trusted = None if ca_file is None else os.path.abspath(ca_file)
         found = _login() if url is None else Login(url=check_url(url))
         found = found if trusted is None else replace(found, ca_file=trusted)
@@ -154,7 +159,7 @@ def login(
 
 
 def _new_key(found: Login, user: str) -> str:
-    """A key for this machine, made in a session that ends at once."""
+    """Make a key for this machine, in a session that ends at once."""
     import os
 
     import httpx2
@@ -162,12 +167,12 @@ def _new_key(found: Login, user: str) -> str:
     from skerry.http import client_settings, connection_lost, read_answer, transport_settings
 
     password = _read_secret("Password")
-    found = replace(found, key=None)  # who is logged in already may be somebody else
+    found = replace(found, key=None)  # the key that is already remembered may be another user's
     name = f"{os.environ.get('USER', 'somebody')} on {os.uname().nodename}"[:100]
     transport = httpx2.HTTPTransport(**transport_settings(found))
     try:
         with httpx2.Client(transport=transport, **client_settings(found)) as client:
-            client.headers["x-skerry"] = "login"  # no page sends it: see the rules against other sites' pages
+            client.headers["x-skerry"] = "login"  # pages of other sites cannot send it
             read_answer(client.post("/v1/session", json={"name": user, "password": password}))
             made = read_answer(client.post("/v1/keys", json={"name": name, "scopes": ["read", "write", "admin"]}))
             read_answer(client.delete("/v1/session"))
@@ -177,7 +182,7 @@ def _new_key(found: Login, user: str) -> str:
 
 
 def _read_secret(what: str) -> str:
-    """Typed unseen, or the first line of standard input; never of a command line, which others can see."""
+    """Ask without an echo, or read the first line of standard input; never the command line, which others can see."""
     if sys.stdin.isatty():
         return str(typer.prompt(what, hide_input=True, err=True))
     return sys.stdin.readline().rstrip("\r\n")
@@ -186,7 +191,7 @@ def _read_secret(what: str) -> str:
 def logout(output: options.Output = Format.TEXT) -> None:
     """Forget the server that `login` remembers.
 
-    Sandboxes are those of this machine again. The key itself stays: `skerry key revoke` ends it.
+    Commands use the sandboxes of this machine again. The key stays valid: `skerry key revoke` ends it.
 
     \b
     Example:
@@ -200,7 +205,7 @@ def logout(output: options.Output = Format.TEXT) -> None:
         if output is Format.JSON:
             print_json({"forgotten": forgotten})
         else:
-            note("forgotten" if forgotten else "nobody was logged in")
+            note("logged out" if forgotten else "you were not logged in")
 
     fail_as_told(work, output=output)
 
@@ -253,13 +258,15 @@ def user_list(output: options.Output = Format.TEXT) -> None:
 
 @users.command("create")
 def user_create(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A unique name.", show_default=False)],
-    admin: Annotated[bool, typer.Option("--admin", help="An administrator, who sees and may do everything.")] = False,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A unique name for the user.", show_default=False)],
+    admin: Annotated[
+        bool, typer.Option("--admin", help="Make an administrator, who sees and may do everything.")
+    ] = False,
     output: options.Output = Format.TEXT,
 ) -> None:
     """Make a user; print a link that signs in once.
 
-    With it they set a password or make keys.
+    With the link the user can set a password or make keys.
 
     \b
     Example:
@@ -308,7 +315,7 @@ def user_disable(
 ) -> None:
     """Keep a user out.
 
-    Sessions end and keys do not work. What belongs to the user stays.
+    The user's sessions end and their keys stop working. What belongs to the user stays.
 
     \b
     Example:
@@ -319,9 +326,9 @@ def user_disable(
 
 @users.command("rm")
 def user_remove(name: UserName, output: options.Output = Format.TEXT) -> None:
-    """Remove a user with keys and memberships.
+    """Remove a user with their keys and memberships.
 
-    Sandboxes of the personal project stay, for administrators to see to.
+    The sandboxes of the personal project stay, and administrators take care of them.
 
     \b
     Example:
@@ -357,17 +364,19 @@ def key_list(output: options.Output = Format.TEXT) -> None:
 
 @keys.command("create")
 def key_create(
-    name: Annotated[str, typer.Option("--name", metavar="NAME", help="What it is for.")] = "key",
+    name: Annotated[str, typer.Option("--name", metavar="NAME", help="Say what the key is for.")] = "key",
     scope: Annotated[
-        list[str] | None, typer.Option("--scope", metavar="read|write|admin", help="What it may. Repeatable.")
+        list[str] | None, typer.Option("--scope", metavar="read|write|admin", help="Allow this. Repeatable.")
     ] = None,
-    project: Annotated[str | None, typer.Option("--project", metavar="PROJECT", help="Good for this one only.")] = None,
-    days: Annotated[float | None, typer.Option("--days", metavar="N", help="It ends after so many days.")] = None,
+    project: Annotated[
+        str | None, typer.Option("--project", metavar="PROJECT", help="Limit the key to this project.")
+    ] = None,
+    days: Annotated[float | None, typer.Option("--days", metavar="N", help="End the key after this many days.")] = None,
     output: options.Output = Format.TEXT,
 ) -> None:
     """Make an API key and print it.
 
-    It cannot be shown again.
+    Skerry cannot show the key again.
 
     \b
     Example:
@@ -384,10 +393,10 @@ def key_create(
 
 @keys.command("revoke")
 def key_revoke(
-    key: Annotated[str, typer.Argument(metavar="KEY", help="Its id, as `key ls` shows it.", show_default=False)],
+    key: Annotated[str, typer.Argument(metavar="KEY", help="The key's id, as `key ls` shows it.", show_default=False)],
     output: options.Output = Format.TEXT,
 ) -> None:
-    """Make a key useless, at once.
+    """Revoke a key, at once.
 
     \b
     Example:
@@ -417,7 +426,7 @@ def project_list(output: options.Output = Format.TEXT) -> None:
 
 @projects.command("create")
 def project_create(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name.", show_default=False)],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The project's name.", show_default=False)],
     output: options.Output = Format.TEXT,
 ) -> None:
     """Make a project that you own, and print its id.
@@ -431,7 +440,7 @@ def project_create(
 
 @projects.command("rm")
 def project_remove(project: ProjectName, output: options.Output = Format.TEXT) -> None:
-    """Remove a project that has nothing in it any more.
+    """Remove a project that is empty.
 
     \b
     Example:
@@ -459,13 +468,15 @@ def project_members(project: ProjectName, output: options.Output = Format.TEXT) 
 def project_share(
     project: ProjectName,
     user: UserName,
-    role: Annotated[str, typer.Option("--role", metavar="read|write|owner", help="What the member may.")] = "read",
+    role: Annotated[
+        str, typer.Option("--role", metavar="read|write|owner", help="Say what the member may do.")
+    ] = "read",
     output: options.Output = Format.TEXT,
 ) -> None:
-    """Make a user a member, or give another role.
+    """Make a user a member, or change their role.
 
-    An administrator names users as they are called; others by the id that `skerry whoami` shows them, or by name once
-    they share a project. Names of sandboxes still mean those of your own project: SKERRY_PROJECT chooses another.
+    Administrators can give the name of any user. Others give the id that `skerry whoami` shows that user, or the name
+    once both share a project. A sandbox's name still means one in your own project: SKERRY_PROJECT chooses another.
 
     \b
     Example:
@@ -477,7 +488,7 @@ def project_share(
 
 @projects.command("unshare")
 def project_unshare(project: ProjectName, user: UserName, output: options.Output = Format.TEXT) -> None:
-    """Make a user no member any more.
+    """Remove a user from a project.
 
     \b
     Example:

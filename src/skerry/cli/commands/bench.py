@@ -1,4 +1,4 @@
-"""The command `bench`: how quick sandboxes are here, beside a plain process."""
+"""The command `bench`: how fast sandboxes are here, compared with a plain process."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ from skerry.cli.terminal.output import note, print_json, print_table
 
 
 def bench(
-    quick: Annotated[bool, typer.Option("--quick", help="10 rounds.")] = False,
-    rounds: Annotated[int, typer.Option("-n", "--rounds", metavar="N", min=2, help="How often each is done.")] = 100,
+    quick: Annotated[bool, typer.Option("--quick", help="Run only 10 rounds.")] = False,
+    rounds: Annotated[
+        int, typer.Option("-n", "--rounds", metavar="N", min=2, help="Repeat each measurement this many times.")
+    ] = 100,
     output: options.Output = Format.TEXT,
 ) -> None:
-    """Measure how quick sandboxes are on this machine.
+    """Measure how fast sandboxes are on this machine.
 
-    How long it takes to create one and run a first command, and to run a further command, beside starting a plain
-    process. Full isolation is on; removing the sandboxes is not in the times.
+    Measures how long it takes to create a sandbox and run a first command, and to run a further command, and compares
+    that with starting a plain process. Full isolation is on. The times do not include removing the sandboxes.
 
     \b
     Example:
@@ -59,7 +61,7 @@ def bench(
 
 
 async def _measure(rounds: int) -> dict[str, list[float]]:
-    """Seconds of each thing in each round, interleaved so that the machine's moods hit all of them alike."""
+    """Seconds of each thing in each round, interleaved so that a slow moment of the machine affects all of them."""
     from skerry import AsyncSandbox
 
     times: dict[str, list[float]] = {"plain process": [], "create and first command": [], "command": []}

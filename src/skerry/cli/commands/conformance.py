@@ -19,7 +19,8 @@ MARKS = {"passed": ".", "failed": "F", "not offered": "-"}
 
 def conformance(
     provider: Annotated[
-        str, typer.Option("--provider", metavar="NAME", help="An installed provider, or module:Class of another.")
+        str,
+        typer.Option("--provider", metavar="NAME", help="Test an installed provider, or another one as module:Class."),
     ] = "local",
     only: Annotated[str | None, typer.Option("--only", metavar="CLASS", help="Run one class of cases.")] = None,
     network: Annotated[
@@ -29,8 +30,8 @@ def conformance(
 ) -> None:
     """Show whether a provider keeps the contract.
 
-    Runs the conformance suite with real sandboxes. A case that needs what the provider does not offer is neither
-    passed nor failed. Exits with 1 if a case failed. Needs pytest.
+    Runs the conformance suite with real sandboxes. A case that needs a feature the provider does not offer
+    neither passes nor fails. Exits with 1 if a case failed. Needs pytest.
 
     \b
     Example:
@@ -81,7 +82,7 @@ def _find(name: str) -> Provider:
     module, colon, attribute = name.partition(":")
     if not colon:
         return registry.provider(name)
-    sys.path.insert(0, "")  # as `python -m` does: a provider that is being written is in the current directory
+    sys.path.insert(0, "")  # as `python -m` does: a provider under development is in the current directory
     try:
         made = getattr(import_module(module), attribute)()
     except (ImportError, AttributeError) as error:

@@ -13,7 +13,7 @@ from skerry.cli.terminal.output import print_json
 def doctor(output: options.Output = Format.TEXT) -> None:
     """Say what this machine can do and what is missing.
 
-    For each thing that is missing, the command that fixes it. Exits with 1 if sandboxes cannot work.
+    Shows the command that fixes each missing thing. Exits with 1 if sandboxes cannot work.
 
     \b
     Example:

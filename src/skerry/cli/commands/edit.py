@@ -22,20 +22,19 @@ from skerry.cli.runtime import complete
 from skerry.cli.terminal.output import note, print_error
 
 EDITORS = ("sensible-editor", "editor", "nano", "vim", "vi")
-"""What is tried where neither VISUAL nor EDITOR is set."""
+"""The editors to try if neither VISUAL nor EDITOR is set."""
 
 
 def edit(
-    where: Annotated[
-        str, typer.Argument(metavar="SANDBOX:PATH", help="The file; it may be a new one.", show_default=False)
-    ],
+    where: Annotated[str, typer.Argument(metavar="SANDBOX:PATH", help="The file; it may be new.", show_default=False)],
     user: options.User = None,
 ) -> None:
     """Edit a file of a sandbox in your editor.
 
-    The editor is $VISUAL, $EDITOR, or the first of sensible-editor, editor, nano, vim and vi that is there. It gets a
-    copy that only you can read. When it ends, a changed text goes back in one step; the file keeps its mode and owner.
-    If the file was changed in the sandbox meanwhile, nothing is written: your text is kept here and you are told where.
+    The editor is $VISUAL, $EDITOR, or the first of sensible-editor, editor, nano, vim and vi that is installed. It
+    opens a copy that only you can read. When it ends, a changed text goes back in one step; the file keeps its mode and
+    owner. If the file in the sandbox was changed since you opened it, nothing is written: your text stays on this
+    machine, and a message says where.
 
     \b
     Example:
@@ -44,8 +43,8 @@ def edit(
 
     \b
     Exit codes:
-      0  written, or there was nothing to write
-      1  not written: the editor failed, or the file was changed meanwhile, or could not be read or written
+      0  the file was written, or there was nothing to write
+        1  not written: the editor failed, or the file was changed since, or could not be read or written
     """
     session = Edit(where, user)
     code = complete(session.fetch, output=Format.TEXT)
@@ -69,19 +68,21 @@ class Edit:
         self._local = Path()
 
     async def fetch(self) -> None:
-        """Raises InvalidArgument, and what a download raises; a file that is not there is an empty one."""
+        """Raises InvalidArgument, and what a download raises; a missing file counts as an empty one."""
         from skerry.cli.commands.sandboxes import connect
         from skerry.core import FileMissing, InvalidArgument
 
         self._place = parse_place(self._where)
         if self._place.sandbox is None or not self._place.name:
-            raise InvalidArgument(f"{self._where!r} is no file of a sandbox", hint="skerry edit SANDBOX:PATH")
+            raise InvalidArgument(f"{self._where!r} is not a file in a sandbox", hint="skerry edit SANDBOX:PATH")
         directory = Path(tempfile.mkdtemp(prefix="skerry-edit-"))  # mode 0700
-        self._local = directory / self._place.name  # the editor goes by its ending
+        self._local = directory / self._place.name  # the editor chooses the language by the suffix
         try:
             async with connect(self._place.sandbox) as box:
                 try:
-                    info = await box.files.stat(self._place.path, user=self._user)  # first: a change after it is seen
+                    info = await box.files.stat(
+                        self._place.path, user=self._user
+                    )  # before the download: a later change is noticed
                     self._before = await box.files.read(self._place.path, user=self._user)
                     self._etag = info.etag
                 except FileMissing:
@@ -97,10 +98,10 @@ class Edit:
         shutil.rmtree(self._local.parent, ignore_errors=True)
 
     def run_editor(self) -> int:
-        """Wait for the editor; 1 if it failed, which is told."""
+        """Wait for the editor; 1 if it failed, after printing why."""
         command = os.environ.get("VISUAL") or os.environ.get("EDITOR") or next(filter(shutil.which, EDITORS), None)
         if command is None:
-            return _fail("there is no editor", "COMMAND_NOT_FOUND", "set EDITOR to the one you like")
+            return _fail("there is no editor", "COMMAND_NOT_FOUND", "set EDITOR to the one you want")
         try:
             with _unbothered():
                 code = subprocess.run([*shlex.split(command), str(self._local)], check=False).returncode
@@ -108,9 +109,9 @@ class Edit:
             return _fail(f"the editor {command!r} cannot be started: {error}", "COMMAND_NOT_FOUND", "set EDITOR")
         if code != 0:
             how = f"exited with {code}" if code > 0 else f"was ended by signal {-code}"
-            return _fail(f"the editor {command!r} {how}; {self._place} is as it was", "COMMAND_FAILED")
+            return _fail(f"the editor {command!r} {how}; {self._place} is unchanged", "COMMAND_FAILED")
         if not self._local.is_file():
-            return _fail(f"the editor has removed the text; {self._place} is as it was", "FILE_NOT_FOUND")
+            return _fail(f"the editor has removed the file; {self._place} is unchanged", "FILE_NOT_FOUND")
         return 0
 
     def is_changed(self) -> bool:
@@ -120,12 +121,12 @@ class Edit:
         return False
 
     async def send(self) -> None:
-        """Whatever goes wrong, also Ctrl-C, leaves the local copy. Raises Conflict, and what a write raises."""
+        """Every failure, also Ctrl-C, keeps the local copy. Raises Conflict, and what a write raises."""
         from skerry.cli.commands.sandboxes import connect
         from skerry.cli.copy import put
         from skerry.core import Conflict
 
-        assert self._place.sandbox is not None  # fetch has seen to it
+        assert self._place.sandbox is not None  # fetch has made sure
         try:
             async with connect(self._place.sandbox) as box:
                 with local_errors():
@@ -133,7 +134,7 @@ class Edit:
         except BaseException as error:
             note(f"your text is kept in {self._local}")
             if isinstance(error, Conflict):
-                message = f"{self._place} was changed meanwhile, and is left as it is"
+                message = f"{self._place} was changed since you opened it, and was not written"
                 compare = f"skerry cat {shlex.quote(self._where)} | diff - {shlex.quote(str(self._local))}"
                 raise Conflict(message, hint=f"compare: {compare}") from None
             raise
@@ -142,7 +143,7 @@ class Edit:
 
 @contextmanager
 def _unbothered() -> Iterator[None]:
-    """Ctrl-C is the editor's while it runs."""
+    """Leave Ctrl-C to the editor while it runs."""
     before = signal.signal(signal.SIGINT, lambda *_: None)  # not SIG_IGN, which the editor would inherit
     try:
         yield

@@ -27,18 +27,16 @@ Key = options.Key
 
 
 def export(
-    source: Annotated[
-        str, typer.Argument(metavar="SANDBOX|SNAPSHOT", help="The id or name of either.", show_default=False)
-    ],
-    file: Annotated[str, typer.Argument(metavar="FILE", help="Where to; - is stdout.", show_default=False)],
+    source: Annotated[str, typer.Argument(metavar="SANDBOX|SNAPSHOT", help="The id or name.", show_default=False)],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The file to write; - is stdout.", show_default=False)],
     key: Key = None,
     output: options.Output = Format.TEXT,
 ) -> None:
     """Write a sandbox or snapshot as one file.
 
-    It holds all files and variables; secrets are never in it.
+    The file holds all files and variables, and never secrets.
 
-    A sandbox that runs goes on. `skerry import` makes a sandbox from the file, on this machine or another.
+    A running sandbox keeps running. `skerry import` makes a sandbox from the file, on this machine or another.
 
     \b
     Example:
@@ -53,7 +51,7 @@ def export(
 
         to_stdout = file == "-"
         if to_stdout and sys.stdout.isatty():
-            raise InvalidArgument("an export is not for a terminal", hint="name a file, or pipe it on")
+            raise InvalidArgument("an export cannot be written to a terminal", hint="name a file, or use a pipe")
         provider = registry.provider()
         source_id = await _find(source)
         with progress_bar(source, wanted=True) as report:
@@ -74,14 +72,16 @@ def export(
 
 @with_options("name", "env", "lifetime", "on_timeout", "memory", "cpu", "pids", "disk", "volume", "network")
 def import_(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="What `export` wrote; - is stdin.", show_default=False)],
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="The file that `export` wrote; - is stdin.", show_default=False)
+    ],
     given: Given,
     key: Key = None,
     output: options.Output = Format.TEXT,
 ) -> None:
     """Make a sandbox from an exported file and print its id.
 
-    A damaged file makes none.
+    A damaged file is refused.
 
     \b
     Example:
@@ -109,8 +109,8 @@ def import_(
 def archive(sandboxes: Sandboxes, key: Key = None, output: options.Output = Format.TEXT) -> None:
     """Put sandboxes into cold storage; print their ids.
 
-    They are stopped and their files compressed. `skerry start` or the next command in one brings it back. With --key,
-    or SKERRY_ARCHIVE_KEY, they are encrypted, and `skerry start` needs the same key.
+    Skerry stops each sandbox and compresses its files. `skerry start`, or the next command in one, brings it back.
+    With --key, or SKERRY_ARCHIVE_KEY, the archive is encrypted, and `skerry start` needs the same key.
 
     \b
     Example:
@@ -127,7 +127,7 @@ def archive(sandboxes: Sandboxes, key: Key = None, output: options.Output = Form
 
 @contextmanager
 def _opened(file: str) -> Iterator[tuple[BinaryIO, int | None]]:
-    """What to read, and its size if that is known. A pipe is one that a signal can interrupt."""
+    """The file to read, and its size if that is known. A signal can interrupt reading a pipe."""
     from skerry.core import InterruptiblePipe
     from skerry.trees import disk_errors
 
@@ -154,7 +154,7 @@ def _stdout() -> BinaryIO:
 
 
 class _Counted:
-    """A file that tells how far it has been read."""
+    """A file that reports how far it has been read."""
 
     def __init__(self, file: BinaryIO, total: int | None, report: Report) -> None:
         self._file, self._total, self._report, self._done = file, total, report, 0

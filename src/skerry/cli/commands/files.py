@@ -1,4 +1,4 @@
-"""Commands about a sandbox's files: cat, ls."""
+"""The commands `cat` and `ls`: a sandbox's files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 Where = Annotated[
     str, typer.Argument(metavar="SANDBOX[:PATH]", help="The sandbox's id or name, and a path.", show_default=False)
 ]
-Path = Annotated[str | None, typer.Argument(metavar="[PATH]", help="The path, if not given above.", show_default=False)]
+Path = Annotated[
+    str | None, typer.Argument(metavar="[PATH]", help="The path, if it is not given with SANDBOX.", show_default=False)
+]
 
 
 def cat(where: Where, path: Path = None, user: options.User = None) -> None:
@@ -38,7 +40,7 @@ def cat(where: Where, path: Path = None, user: options.User = None) -> None:
 
         sandbox, file = _split(where, path)
         if file is None:
-            raise InvalidArgument("which file?", hint="skerry cat SANDBOX:PATH")
+            raise InvalidArgument("the path is missing", hint="use SANDBOX:PATH")
         async with connect(sandbox) as box:
             async for data in box.files.read_stream(file, user=user):
                 await write(1, data)
@@ -49,13 +51,13 @@ def cat(where: Where, path: Path = None, user: options.User = None) -> None:
 def list_(
     where: Where,
     path: Path = None,
-    long: Annotated[bool, typer.Option("--long", "-l", help="With mode, owner, size and time.")] = False,
+    long: Annotated[bool, typer.Option("--long", "-l", help="Show mode, owner, size and time too.")] = False,
     user: options.User = None,
     output: options.Output = Format.TEXT,
 ) -> None:
     """List a directory of a sandbox.
 
-    By default its working directory. Sorted by name; links are shown, not followed.
+    Without PATH, it lists the working directory. Entries are sorted by name; links are shown, not followed.
 
     \b
     Example:

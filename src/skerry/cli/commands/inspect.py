@@ -20,22 +20,24 @@ if TYPE_CHECKING:
     from skerry.core import Event, Usage
 
 SAMPLE = 0.2
-"""Seconds over which the CPU is measured where nobody asks again."""
+"""Seconds over which the CPU is measured for a single look."""
 REWRITE = "\033[{lines}A\033[J"
 """Moves a terminal's cursor up and clears what is below it."""
 
 
 def usage(
     sandbox: options.SandboxName,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on until the sandbox ends or Ctrl-C.")] = False,
-    interval: Annotated[float, typer.Option("--interval", metavar="S", min=0.1, help="Seconds between looks.")] = 1.0,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Repeat until the sandbox ends or Ctrl-C.")] = False,
+    interval: Annotated[
+        float, typer.Option("--interval", metavar="S", min=0.1, help="Wait this many seconds between looks.")
+    ] = 1.0,
     output: options.Output = Format.TEXT,
 ) -> None:
     """Show what a sandbox uses now.
 
-    CPU, memory, disk, network and processes. 100 % of CPU is one core, measured over 0.2 s, with --watch since the look
-    before. A dash is what the provider cannot tell. With --watch a terminal shows the newest look only; a pipe gets a
-    line for each, with -o json an object on a line for each.
+    Shows CPU, memory, disk, network and processes. 100 % of CPU is one core, measured over 0.2 s, with --watch since
+    the look before. A dash stands for what the provider cannot measure. With --watch, a terminal shows only the newest
+    look; a pipe gets one line for each look, with -o json one object.
 
     \b
     Example:
@@ -45,8 +47,8 @@ def usage(
 
     \b
     Exit codes:
-      0  also when a watched sandbox ends
-      1  no such sandbox, or it does not run
+      0  success, also when a watched sandbox ends
+        1  there is no such sandbox, or it does not run
     """
 
     async def work() -> None:
@@ -56,7 +58,7 @@ def usage(
         from skerry.core import SandboxNotFound
 
         async with connect(sandbox, start=False) as box:
-            await box.usage()  # from here on the CPU is measured
+            await box.usage()  # the CPU is measured from here
             await sleep(SAMPLE)
             if not watch:
                 now = await box.usage()
@@ -103,15 +105,19 @@ def _lines(now: Usage) -> list[str]:
 
 def events(
     sandbox: options.SandboxName,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the sandbox is destroyed.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue until the sandbox is destroyed.")] = False,
     since: Annotated[
-        int, typer.Option("--since", metavar="CURSOR", min=0, help="Only those after this cursor.", show_default=False)
+        int,
+        typer.Option(
+            "--since", metavar="CURSOR", min=0, help="Show only events after this cursor.", show_default=False
+        ),
     ] = 0,
     output: options.Output = Format.TEXT,
 ) -> None:
     """List what happened to a sandbox, oldest first.
 
-    Each event has a cursor, to go on from later. With --follow and -o json each event is an object on a line.
+    Each event has a cursor: pass it as --since to continue from there. With --follow and -o json, each event is one
+    line of JSON.
 
     \b
     Example:

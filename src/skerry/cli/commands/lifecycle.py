@@ -1,4 +1,4 @@
-"""Commands that stop, start, freeze and reset sandboxes: stop, start, restart, pause, resume, recover, reset."""
+"""The commands `stop`, `start`, `restart`, `pause`, `resume`, `recover` and `reset`."""
 
 from __future__ import annotations
 
@@ -17,18 +17,20 @@ if TYPE_CHECKING:
     from skerry import AsyncSandbox
     from skerry.core import SandboxInfo
 
-Sandboxes = Annotated[list[str], typer.Argument(metavar="SANDBOX...", help="Their ids or names.", show_default=False)]
+Sandboxes = Annotated[
+    list[str], typer.Argument(metavar="SANDBOX...", help="The ids or names of sandboxes.", show_default=False)
+]
 Grace = Annotated[
     float,
-    typer.Option("--timeout", "-t", metavar="S", help="Kill processes that have not ended after so many seconds."),
+    typer.Option("--timeout", "-t", metavar="S", help="Kill processes that have not ended after this many seconds."),
 ]
 
 
 def stop(sandboxes: Sandboxes, timeout: Grace = 10.0, output: options.Output = Format.TEXT) -> None:
     """Stop sandboxes and keep their files; print their ids.
 
-    Their processes are asked to end and killed after --timeout. A stopped sandbox does not age; `skerry exec` and the
-    like start it again.
+    Skerry asks their processes to end and kills them after --timeout. The lifetime of a stopped sandbox does not run.
+    `skerry exec` and similar commands start it again.
 
     \b
     Example:
@@ -45,7 +47,7 @@ def stop(sandboxes: Sandboxes, timeout: Grace = 10.0, output: options.Output = F
 def start(sandboxes: Sandboxes, key: options.Key = None, output: options.Output = Format.TEXT) -> None:
     """Start sandboxes that do not run; print their ids.
 
-    They have their files and variables, and their full lifetime again. --key is what they were archived with.
+    They keep their files and variables, and get their full lifetime again. --key is the key they were archived with.
 
     \b
     Example:
@@ -62,9 +64,10 @@ def start(sandboxes: Sandboxes, key: options.Key = None, output: options.Output 
 
 @with_options("env", "memory", "cpu", "pids", "disk", "template")
 def restart(sandboxes: Sandboxes, given: Given, timeout: Grace = 10.0, output: options.Output = Format.TEXT) -> None:
-    """Stop sandboxes and start them, changed if you like.
+    """Stop sandboxes and start them, with changes if you like.
 
-    What cannot be had is refused before anything is stopped. Variables go over those that are set.
+    A change that is not possible is refused before anything is stopped. Variables are added to those that are set, or
+    replace them.
 
     \b
     Example:
@@ -86,7 +89,7 @@ def restart(sandboxes: Sandboxes, given: Given, timeout: Grace = 10.0, output: o
 def pause(sandboxes: Sandboxes, output: options.Output = Format.TEXT) -> None:
     """Freeze the processes of sandboxes in memory; print their ids.
 
-    Their lifetime goes on. `skerry resume` or the next command in them lets them go on.
+    Their lifetime keeps running. `skerry resume`, or the next command in a sandbox, lets its processes continue.
 
     \b
     Example:
@@ -101,7 +104,7 @@ def pause(sandboxes: Sandboxes, output: options.Output = Format.TEXT) -> None:
 
 
 def resume(sandboxes: Sandboxes, output: options.Output = Format.TEXT) -> None:
-    """Let the processes of paused sandboxes go on; print their ids.
+    """Resume the processes of paused sandboxes; print their ids.
 
     \b
     Example:
@@ -132,12 +135,12 @@ def recover(sandboxes: Sandboxes, output: options.Output = Format.TEXT) -> None:
 
 def reset(
     sandboxes: Sandboxes,
-    hard: Annotated[bool, typer.Option("--hard", help="Forget their files too: as at their creation.")] = False,
+    hard: Annotated[bool, typer.Option("--hard", help="Reset their files too, to those of their creation.")] = False,
     output: options.Output = Format.TEXT,
 ) -> None:
     """Bring sandboxes back to how they began; print their ids.
 
-    All processes end, and variables are those of the creation.
+    All processes end, and the variables are those of the creation again.
 
     \b
     Example:
@@ -153,7 +156,7 @@ def reset(
 
 
 def each(names: list[str], change: Callable[[AsyncSandbox], Awaitable[SandboxInfo]], output: Format) -> None:
-    """Change one after the other; an error of one does not keep the others from it."""
+    """Change one after the other; an error of one does not stop the others."""
 
     async def work() -> int:
         from skerry import AsyncSandbox

@@ -1,4 +1,4 @@
-"""The command `logs`: what a background process has written and goes on to write."""
+"""The command `logs`: what a background process has written and still writes."""
 
 from __future__ import annotations
 
@@ -26,22 +26,23 @@ PAUSES = (0.05, 0.1, 0.2, 0.5, 1.0)
 def logs(
     sandbox: options.SandboxName,
     process: options.ProcessId = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the process ends.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue until the process ends.")] = False,
     since: Annotated[
-        str, typer.Option("--since", metavar="OFFSET", help="Bytes to leave out: of each stream, or OUT,ERR.")
+        str, typer.Option("--since", metavar="OFFSET", help="Skip this many bytes of each stream, or OUT,ERR.")
     ] = "0",
     tail: Annotated[
-        int | None, typer.Option("--tail", "-n", metavar="N", min=0, help="Only the last N lines of each stream.")
+        int | None, typer.Option("--tail", "-n", metavar="N", min=0, help="Print only the last N lines of each stream.")
     ] = None,
     list_: Annotated[bool, typer.Option("--list", "-l", help="List the processes instead.")] = False,
     output: options.Output = Format.TEXT,
 ) -> None:
     """Print what a background process has written.
 
-    Its stdout goes to stdout, its stderr to stderr. Without PROCESS it is the one started last. Looking never holds
-    the process back: the last 1 MiB of each stream is kept, and what is missing is said on stderr. With --follow, a
-    lost connection is opened again and nothing is printed twice. With one OFFSET, a stream that has less begins at
-    its end. -o json has the offset to go on from in `next`; with --follow it is printed when the process has ended.
+    Its stdout goes to stdout, its stderr to stderr. Without PROCESS, it is the process started last. The command never
+    slows the process down: the sandbox keeps the last 1 MiB of each stream, and stderr says what is missing. With
+    --follow, a lost connection is opened again and nothing is printed twice. With one OFFSET, a stream that is shorter
+    begins at its end. -o json has the offset to continue from in `next`; with --follow, it prints once, after the
+    process has ended.
 
     \b
     Example:
@@ -51,8 +52,8 @@ def logs(
 
     \b
     Exit codes:
-      0  also when the process failed: `skerry logs --list` shows how it ended
-      1  no such sandbox or process, or it cannot be reached any more
+      0  success, also when the process failed: `skerry logs --list` shows how it ended
+        1  there is no such sandbox or process, or it cannot be reached any more
     """
 
     async def work() -> None:
@@ -80,7 +81,9 @@ def _offsets(text: str) -> int | tuple[int, int]:
 
     parts = text.split(",")
     if len(parts) > 2 or not all(part.isascii() and part.isdecimal() for part in parts):
-        raise InvalidArgument(f"--since {text!r} is no offset", hint="a number of bytes, or two: stdout,stderr")
+        raise InvalidArgument(
+            f"--since {text!r} is not an offset", hint="give a number of bytes, or two: stdout,stderr"
+        )
     return int(parts[0]) if len(parts) == 1 else (int(parts[0]), int(parts[1]))
 
 
@@ -122,7 +125,7 @@ async def _print_text(
 
 
 async def _follow(process: AsyncProcess, position: list[int]) -> None:
-    """Print what comes after `position` until the process ends, over as many connections as it takes."""
+    """Print what comes after `position` until the process ends, over as many connections as necessary."""
     import anyio
 
     from skerry.core import ConnectionLost
@@ -145,7 +148,7 @@ async def _follow(process: AsyncProcess, position: list[int]) -> None:
 
 
 async def _print_from(process: AsyncProcess, position: list[int]) -> None:
-    """Print what comes after `position`, which moves along. Raises ConnectionLost."""
+    """Print what comes after `position`, and advance it. Raises ConnectionLost."""
     from skerry.cli.terminal.stdio import write
 
     gap = 0
@@ -160,7 +163,7 @@ async def _print_from(process: AsyncProcess, position: list[int]) -> None:
 
 
 def _note_gap(count: int) -> None:
-    note(f"{count} bytes are no longer kept and left out here")
+    note(f"{count} bytes are missing here: they are no longer kept")
 
 
 def _last_lines(data: bytes, count: int | None) -> bytes:

@@ -1,4 +1,4 @@
-"""The command about a sandbox's TCP ports: port."""
+"""The command `port`: a sandbox's TCP ports."""
 
 from __future__ import annotations
 
@@ -14,22 +14,26 @@ from skerry.cli.terminal.output import note, print_json, print_table, say
 if TYPE_CHECKING:
     from skerry import AsyncSandbox
 
-Inside = Annotated[int | None, typer.Argument(metavar="[PORT]", help="The port inside.", show_default=False)]
-Local = Annotated[int, typer.Argument(metavar="[LOCAL]", help="The port of this machine; any that is free if 0.")]
+Inside = Annotated[
+    int | None, typer.Argument(metavar="[PORT]", help="The port inside the sandbox.", show_default=False)
+]
+Local = Annotated[int, typer.Argument(metavar="[LOCAL]", help="The port on this machine; 0 means any free port.")]
 
 
 def port(
     sandbox: options.SandboxName,
     port: Inside = None,
     local: Local = 0,
-    host: Annotated[str, typer.Option("--host", metavar="ADDR", help="The address to listen on.")] = "127.0.0.2",
-    wait: Annotated[float, typer.Option("--wait", metavar="S", help="Wait so long for a server inside.")] = 0.0,
+    host: Annotated[str, typer.Option("--host", metavar="ADDR", help="Listen on this address.")] = "127.0.0.2",
+    wait: Annotated[
+        float, typer.Option("--wait", metavar="S", help="Wait up to this many seconds for a server inside.")
+    ] = 0.0,
     output: options.Output = Format.TEXT,
 ) -> None:
     """List the ports of a sandbox, or forward one to here.
 
-    A forward prints its URL when it is ready and lasts until Ctrl-C. It listens on 127.0.0.2 so that a browser keeps
-    what it has for 127.0.0.1, such as the session of a Skerry server, from the program in the sandbox.
+    A forward prints its URL when it is ready and lasts until Ctrl-C. It listens on 127.0.0.2, so a browser does not
+    send what it stores for 127.0.0.1, such as the session of a Skerry server, to the program in the sandbox.
 
     \b
     Example:
@@ -54,7 +58,7 @@ async def _print_ports(sandbox: AsyncSandbox, *, output: Format) -> None:
     if output is Format.JSON:
         print_json(found)
     elif not found:
-        note("nobody listens")
+        note("no listening ports")
     else:
         rows = [(str(entry.port), entry.address, str(entry.uid)) for entry in found]
         print_table(("PORT", "ADDRESS", "UID"), rows, right=("PORT", "UID"))

@@ -1,4 +1,4 @@
-"""Commands that run programs: run, exec, kill."""
+"""The commands `run`, `exec` and `kill`: programs in sandboxes."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def run(
     keep: Annotated[bool, typer.Option("--keep", help="Leave the sandbox running; its id goes to stderr.")] = False,
     output: options.Output = Format.TEXT,
 ) -> None:
-    """Run a command in a new sandbox, which is removed afterwards.
+    """Run a command in a new sandbox, then remove the sandbox.
 
-    Its output is streamed; input that is piped in goes to it. Ctrl-C ends it and removes the sandbox. -o json prints
-    the result when it has ended.
+    The command's output is streamed, and piped input goes to the command. Ctrl-C ends the command and removes the
+    sandbox. -o json prints the result when the command has ended.
 
-    On a terminal the command has one too, as with `skerry sh`: Ctrl-C goes to the command, and Ctrl-P Ctrl-Q leaves it
-    and its sandbox running. Where stdin, stdout or stderr is a file or a pipe it has none, unless -t asks for it.
+    On a terminal, the command gets a terminal too, as with `skerry sh`: Ctrl-C goes to the command, and Ctrl-P Ctrl-Q
+    leaves it and its sandbox running. If stdin, stdout or stderr is a file or a pipe, it gets none unless you pass -t.
 
     \b
     Example:
@@ -55,7 +55,7 @@ def run(
 
     \b
     Exit codes:
-      that of the command, or
+      the exit code of the command, or
       124  it ran out of time
       125  Skerry itself failed
       126  it cannot be executed
@@ -70,7 +70,7 @@ def run(
         from skerry.cli.terminal.stdio import Job, run_job
 
         on_terminal = _on_terminal(command, tty=tty, output=output)
-        own = workdir is not None and workdir.startswith("/")  # the new sandbox's own: made if it is not there
+        own = workdir is not None and workdir.startswith("/")  # in the new sandbox: made if it does not exist
         cwd = None if own else workdir
         job = Job(argv=command, timeout=timeout, user=user, sudo=sudo, cwd=cwd, interactive=interactive)
         async with AsyncExitStack() as stack:
@@ -87,7 +87,7 @@ def run(
                 return await run_job(sandbox, job, output=output)
             code = await run_on_terminal(sandbox, job)
             if code is None and not keep:
-                await sandbox.keep()  # detached: it continues
+                await sandbox.keep()  # detached: the sandbox stays
             return code or 0
 
     execute(work, output=output, failure=RUN_FAILED)
@@ -113,12 +113,12 @@ def exec_(
 ) -> None:
     """Run a command in a sandbox that exists.
 
-    One that does not run is started. Options go before SANDBOX.
+    A sandbox that does not run is started. Options go before SANDBOX.
 
-    Its output is streamed; input that is piped in goes to it. Ctrl-C ends the command and leaves the sandbox.
+    The command's output is streamed, and piped input goes to it. Ctrl-C ends the command and leaves the sandbox.
 
-    On a terminal the command has one too, as with `skerry sh`: Ctrl-C goes to the command, and Ctrl-P Ctrl-Q leaves it
-    running. Where stdin, stdout or stderr is a file or a pipe it has none, unless -t asks for it.
+    On a terminal, the command gets a terminal too, as with `skerry sh`: Ctrl-C goes to the command, and Ctrl-P Ctrl-Q
+    leaves it running. If stdin, stdout or stderr is a file or a pipe, it gets none unless you pass -t.
 
     \b
     Example:
@@ -128,7 +128,7 @@ def exec_(
 
     \b
     Exit codes:
-      those of `skerry run`; with --detach 0 once it has started
+      those of `skerry run`; with --detach, 0 once the command has started
     """
 
     async def work() -> int:
@@ -167,13 +167,16 @@ def kill(
     sandbox: options.SandboxName,
     process: options.ProcessId = None,
     signal: Annotated[
-        str, typer.Option("--signal", "-s", metavar="SIGNAL", help="A name or number; KILL takes the whole tree.")
+        str,
+        typer.Option(
+            "--signal", "-s", metavar="SIGNAL", help="Send this signal, by name or number; KILL goes to the whole tree."
+        ),
     ] = "KILL",
     output: options.Output = Format.TEXT,
 ) -> None:
-    """Kill a background process, or all of them. The sandbox goes on; `skerry rm` removes it.
+    """Kill a background process, or all of them. The sandbox keeps running; `skerry rm` removes it.
 
-    KILL goes to the process and all it has started, another signal to its process group. Prints the ids.
+    KILL goes to the process and all its descendants, another signal to its process group. Prints the ids.
 
     \b
     Example:
@@ -182,8 +185,8 @@ def kill(
 
     \b
     Exit codes:
-      0  also when nothing was running any more
-      1  PROCESS is not there
+      0  success, also when nothing was running any more
+        1  there is no such PROCESS
     """
 
     async def work() -> None:
@@ -205,7 +208,7 @@ def kill(
 
 
 def _on_terminal(words: list[str], *, tty: bool, output: Format) -> bool:
-    """Whether the command gets a terminal: it is asked for, or all we have is one. Raises InvalidArgument."""
+    """Whether the command gets a terminal: -t asks for one, or stdin, stdout and stderr are. Raises InvalidArgument."""
     import os
 
     from skerry.core import InvalidArgument
@@ -215,15 +218,17 @@ def _on_terminal(words: list[str], *, tty: bool, output: Format) -> bool:
     if "--" in words[1:] and words[0].replace(".", "", 1).isdecimal():
         raise InvalidArgument(f"-t asks for a terminal: {words[0]} is not its value", hint=f"--timeout {words[0]}")
     if output is Format.JSON:
-        raise InvalidArgument("-t cannot be combined with -o json", hint="leave out -t: what is shown is not collected")
+        raise InvalidArgument(
+            "-t cannot be combined with -o json", hint="leave out -t: the output of a terminal is not collected"
+        )
     if not os.isatty(0):
-        hint = "leave out -t; the command then reads what is piped in"
+        hint = "leave out -t; the command then reads the piped input"
         raise InvalidArgument("-t needs a terminal, and stdin is not one", hint=hint)
     return True
 
 
 def _command(words: list[str]) -> list[str]:
-    """The command behind SANDBOX, with or without a `--` before it. Raises InvalidArgument."""
+    """The command after SANDBOX, with or without a `--` before it. Raises InvalidArgument."""
     from skerry.core import InvalidArgument
 
     if words[0] == "--":

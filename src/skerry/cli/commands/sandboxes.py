@@ -1,4 +1,4 @@
-"""Commands about sandboxes as a whole: create, ps, info, rm, gc."""
+"""The commands `create`, `ps`, `info`, `rm` and `gc`: sandboxes as a whole."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 @with_options(*OPTIONS)
 def create(given: Given, output: options.Output = Format.TEXT) -> None:
-    """Create a sandbox and print its id. Its timeout is told on stderr.
+    """Create a sandbox and print its id. Stderr says when it times out.
 
-    At the end of its lifetime one with a name is stopped and keeps its files; `skerry start`, or the next command in
-    it, starts it again with its full lifetime. One without a name is destroyed. --on-timeout chooses.
+    At the end of its lifetime, a sandbox with a name is stopped and keeps its files; `skerry start`, or the next
+    command in it, starts it again with its full lifetime. A sandbox without a name is destroyed. --on-timeout chooses.
 
     \b
     Example:
@@ -50,7 +50,7 @@ def create(given: Given, output: options.Output = Format.TEXT) -> None:
 
 
 def ps(
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the ids.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the ids.")] = False,
     output: options.Output = Format.TEXT,
 ) -> None:
     """List the sandboxes, oldest first.
@@ -91,7 +91,7 @@ def ps(
 
 
 def info(sandbox: options.SandboxName, output: options.Output = Format.TEXT) -> None:
-    """Show all about a sandbox: state, limits, what it uses.
+    """Show everything about a sandbox: state, limits, what it uses.
 
     \b
     Example:
@@ -140,16 +140,17 @@ def info(sandbox: options.SandboxName, output: options.Output = Format.TEXT) -> 
 
 def rm(
     sandboxes: Annotated[
-        list[str] | None, typer.Argument(metavar="SANDBOX...", help="Their ids or names.", show_default=False)
+        list[str] | None,
+        typer.Argument(metavar="SANDBOX...", help="The ids or names of sandboxes.", show_default=False),
     ] = None,
-    all: Annotated[bool, typer.Option("--all", "-a", help="All of them.")] = False,
-    graceful: Annotated[bool, typer.Option("--graceful", help="Ask their processes to end before.")] = False,
+    all: Annotated[bool, typer.Option("--all", "-a", help="Destroy all of them.")] = False,
+    graceful: Annotated[bool, typer.Option("--graceful", help="Ask their processes to end first.")] = False,
     timeout: Annotated[
-        float, typer.Option("--timeout", "-t", metavar="S", help="How long --graceful waits, in seconds.")
+        float, typer.Option("--timeout", "-t", metavar="S", help="Let --graceful wait this many seconds.")
     ] = 30.0,
     output: options.Output = Format.TEXT,
 ) -> None:
-    """Destroy sandboxes with all that is in them; print their ids.
+    """Destroy sandboxes with everything in them; print their ids.
 
     \b
     Example:
@@ -160,7 +161,7 @@ def rm(
     \b
     Exit codes:
       0  all of them are gone
-      1  one was not there; the others are gone
+      1  one did not exist; the others are gone
     """
     if bool(sandboxes) == all:
         raise typer.BadParameter("give sandboxes, or --all")
@@ -173,7 +174,7 @@ def rm(
             try:
                 removed.append(await _destroy(name, timeout if graceful else None))
             except SandboxNotFound as error:
-                if not all:  # one of all that is gone meanwhile is no error
+                if not all:  # with --all, a sandbox that has just ended is not an error
                     print_error(error.message, error.code, error.hint, output=output)
                     failed = 1
             else:
@@ -189,8 +190,8 @@ def rm(
 def gc(output: options.Output = Format.TEXT) -> None:
     """Remove what nobody owns any more.
 
-    That is what a crash has left, what is to be destroyed at the end of its lifetime, and what was leased to a process
-    that is gone. What is stopped keeps its files. Every start of a sandbox does the same in passing.
+    That is what a crash has left, sandboxes to destroy at the end of their lifetime, and what was leased to a process
+    that has ended. Stopped sandboxes keep their files. Every start of a sandbox does the same clean-up.
 
     \b
     Example:
@@ -211,9 +212,9 @@ def gc(output: options.Output = Format.TEXT) -> None:
 
 @asynccontextmanager
 async def connect(name: str, *, start: bool = True) -> AsyncIterator[AsyncSandbox]:
-    """A sandbox that exists, started if it does not run; it goes on afterwards.
+    """A sandbox that exists, started if it does not run; it keeps running afterwards.
 
-    Raises SandboxNotFound, and SandboxStopped if it is not to be started.
+    Raises SandboxNotFound, and SandboxStopped if it is stopped and may not be started.
     """
     from skerry import AsyncSandbox
 
@@ -225,7 +226,7 @@ async def connect(name: str, *, start: bool = True) -> AsyncIterator[AsyncSandbo
 
 
 async def print_made(sandbox: AsyncSandbox, output: Format) -> None:
-    """The id of a new sandbox, and for people how long it runs."""
+    """Print the id of a new sandbox, and for people how long it runs."""
     found = await sandbox.info()
     if output is Format.JSON:
         print_json(found)
@@ -235,7 +236,7 @@ async def print_made(sandbox: AsyncSandbox, output: Format) -> None:
 
 
 def tell_end(info: SandboxInfo) -> None:
-    """Say on stderr when its timeout comes, and what becomes of it then."""
+    """Say on stderr when its timeout comes, and what happens then."""
     if info.expires_at is None:
         return
     which = info.name or info.id
@@ -274,7 +275,7 @@ async def _destroy(name: str, grace: float | None) -> str:
 
 
 def _mount(mount: VolumeMount) -> str:
-    """As --volume takes it."""
+    """A mount in the form that --volume takes."""
     return ":".join(filter(None, (mount.name, mount.path, mount.subpath, "ro" if mount.read_only else "")))
 
 

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from skerry.server import Instance, Started
 
 PATIENCE = 60.0
-"""How long a server may take to start in the background, or to end."""
+"""Seconds that a server may take to start in the background, or to end."""
 
-CONFIG_HELP = """Show what a server on this machine is told.
+CONFIG_HELP = """Show the server's configuration.
 
 \b
 Example:
@@ -33,13 +33,19 @@ Example:
 
 config = typer.Typer(name="config", help=CONFIG_HELP, rich_markup_mode=None, add_completion=False)
 
-Host = Annotated[str | None, typer.Option("--host", metavar="ADDRESS", help="Where to listen.")]
-Port = Annotated[int | None, typer.Option("--port", "-p", metavar="N", help="0: any that is free.")]
-Tls = Annotated[bool | None, typer.Option("--tls", help="HTTPS, with a certificate of a local authority.")]
-Cert = Annotated[str | None, typer.Option("--tls-cert", metavar="FILE", help="Your own certificate chain, PEM.")]
-CertKey = Annotated[str | None, typer.Option("--tls-key", metavar="FILE", help="The key of --tls-cert, PEM.")]
-PublicUrl = Annotated[str | None, typer.Option("--public-url", metavar="URL", help="What users open, behind a proxy.")]
-LogFormat = Annotated[str | None, typer.Option("--log-format", metavar="text|json", help="How to write the log.")]
+Host = Annotated[str | None, typer.Option("--host", metavar="ADDRESS", help="Listen on this address.")]
+Port = Annotated[
+    int | None, typer.Option("--port", "-p", metavar="N", help="Listen on this port; 0 means any free port.")
+]
+Tls = Annotated[bool | None, typer.Option("--tls", help="Serve HTTPS, with a certificate of a local authority.")]
+Cert = Annotated[str | None, typer.Option("--tls-cert", metavar="FILE", help="Use your own certificate chain, in PEM.")]
+CertKey = Annotated[str | None, typer.Option("--tls-key", metavar="FILE", help="Use this key for --tls-cert, in PEM.")]
+PublicUrl = Annotated[
+    str | None, typer.Option("--public-url", metavar="URL", help="Set the address that users open, behind a proxy.")
+]
+LogFormat = Annotated[
+    str | None, typer.Option("--log-format", metavar="text|json", help="Write the log in this format.")
+]
 
 
 def up(
@@ -50,17 +56,17 @@ def up(
     tls_key: CertKey = None,
     public_url: PublicUrl = None,
     log_format: LogFormat = None,
-    detach: Annotated[bool, typer.Option("--detach", "-d", help="Go on in the background.")] = False,
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Run in the background.")] = False,
     link: Annotated[
-        bool | None, typer.Option("--link/--no-link", help="Print the link to sign in; else on a terminal only.")
+        bool | None, typer.Option("--link/--no-link", help="Print the sign-in link; by default on a terminal only.")
     ] = None,
     output: options.Output = Format.TEXT,
 ) -> None:
     """Serve sandboxes of this machine over HTTP, until Ctrl-C.
 
-    Prints the address, a line for curl, and on a terminal a link that signs the administrator in once; elsewhere, where
-    others may read it later, `skerry user link` makes one. What is not given comes from SKERRY_SERVER_* in the
-    environment and from server.toml in SKERRY_HOME: see `skerry config show`.
+    Prints the address, a line for curl, and on a terminal a link that signs the administrator in once. Other output may
+    be read by others later, so there `skerry user link` makes the link. Settings that are not given come from
+    SKERRY_SERVER_* in the environment and from server.toml in SKERRY_HOME: see `skerry config show`.
 
     \b
     Example:
@@ -94,7 +100,7 @@ def up(
 
 
 def need_server() -> None:
-    """Raises ProviderUnavailable where the extra is not installed."""
+    """Raises ProviderUnavailable if the extra is not installed."""
     try:
         import argon2  # noqa: F401
         import fastapi  # noqa: F401
@@ -133,7 +139,7 @@ def export_line(started: Started) -> str:
 
 
 def curl_line(started: Started) -> str:
-    """Works as printed, again and again: the same key of idempotency means the same sandbox."""
+    """A line that works as printed, and repeatedly: the same idempotency key means the same sandbox."""
     ca = "" if started.certificates is None else f" --cacert {quote(str(started.certificates.ca))}"
     key = f'"Authorization: Bearer $(cat {quote(str(started.key_file))})"'
     common = f'curl -sSf{ca} -H {key} -H "Content-Type: application/json"'
@@ -143,7 +149,7 @@ def curl_line(started: Started) -> str:
 
 
 def _start_detached(flags: Mapping[str, object], output: Format, *, link: bool) -> None:
-    """The same command without --detach, in a session of its own, with its log in a file."""
+    """Run the same command without --detach, in its own session, with its log in a file."""
     import re
     import subprocess
     import time
@@ -181,7 +187,7 @@ def _start_detached(flags: Mapping[str, object], output: Format, *, link: bool) 
                 raise ProviderUnavailable(f"the server did not start: {said[-300:]}", hint=f"its log is {log}")
             time.sleep(0.05)
         assert process.stdout is not None
-        # Its words are at hand, since it says them before it announces itself; it has nothing to say later.
+        # The server prints its lines before it announces itself, and nothing later, so all of them are here.
         os.set_blocking(process.stdout.fileno(), False)
         sys.stdout.write((process.stdout.read() or b"").decode())
         if output is Format.TEXT:
@@ -192,14 +198,14 @@ def _start_detached(flags: Mapping[str, object], output: Format, *, link: bool) 
 
 
 def _end_of(log: Path, begun: int) -> str:
-    """What was written since it had `begun` bytes, and not more than is worth reading."""
+    """What was written since the file had `begun` bytes, shortened to what is worth reading."""
     with open(log, "rb") as file:
         file.seek(max(begun, os.fstat(file.fileno()).st_size - 10_000))
         return file.read().decode(errors="replace")
 
 
 def _directory() -> Path:
-    """Whatever server.toml says: a server can be found and ended while that is wrong."""
+    """The running server. Ignores server.toml, so that a server can be ended while that file is wrong."""
     from skerry.server import Settings
 
     return Settings().directory
@@ -212,7 +218,7 @@ def _running() -> Instance | None:
 
 
 def status(output: options.Output = Format.TEXT) -> None:
-    """Show whether a server runs on this machine, and how it does.
+    """Show whether a server runs on this machine, and its health.
 
     \b
     Example:
@@ -232,7 +238,7 @@ def status(output: options.Output = Format.TEXT) -> None:
         if output is Format.JSON:
             print_json(told)
         else:
-            print(f"{found.url or 'a server'}  {told['health']}  process {found.pid}, since {ago(found.started_at)}")
+            print(f"{found.url or 'a server'}  {told['health']}  running for {ago(found.started_at)} (pid {found.pid})")
         return 0 if told["health"] == "ok" else 1
 
     fail_as_told(work, output=output)
@@ -250,10 +256,12 @@ def _health(found: Instance) -> str:
 
 
 def down(
-    timeout: Annotated[float, typer.Option("--timeout", metavar="S", help="Kill it after so many seconds.")] = PATIENCE,
+    timeout: Annotated[
+        float, typer.Option("--timeout", metavar="S", help="Kill the server after this many seconds.")
+    ] = PATIENCE,
     output: options.Output = Format.TEXT,
 ) -> None:
-    """End the server of this machine. Sandboxes go on.
+    """Stop the server of this machine. Sandboxes keep running.
 
     \b
     Example:
@@ -269,7 +277,7 @@ def down(
             return
         _send(found, signal.SIGTERM)
         until, killed = time.monotonic() + timeout, False
-        while (now := _running()) is not None and now.pid == found.pid:  # not one that was started meanwhile
+        while (now := _running()) is not None and now.pid == found.pid:  # not a server that was started since
             if time.monotonic() > until and not killed:
                 _send(found, signal.SIGKILL)
                 killed = True
@@ -277,7 +285,7 @@ def down(
         if output is Format.JSON:
             print_json({"pid": found.pid, "killed": killed})
         else:
-            print(f"process {found.pid} {'was killed' if killed else 'has ended'}; sandboxes go on")
+            print(f"process {found.pid} {'was killed' if killed else 'has ended'}; sandboxes keep running")
 
     fail_as_told(work, output=output)
 
@@ -286,21 +294,23 @@ def _send(found: Instance, number: signal.Signals) -> None:
     try:
         os.kill(found.pid, number)
     except ProcessLookupError:
-        pass  # it has ended by itself
+        pass  # the process has already ended
 
 
 def backup(
     target: Annotated[
         str | None,
-        typer.Argument(metavar="[FILE]", help="Where to; else beside the database.", show_default=False),
+        typer.Argument(
+            metavar="[FILE]", help="The file to write; by default a file beside the database.", show_default=False
+        ),
     ] = None,
     output: options.Output = Format.TEXT,
 ) -> None:
-    """Copy the server's database; print where to.
+    """Back up the server's database; print where.
 
-    It may be in use meanwhile. It holds users, keys, projects, events and the audit; sandboxes and their files are not
-    in it. To restore one: end the server, put the file in the place of server/skerry.db in SKERRY_HOME without
-    skerry.db-wal and skerry.db-shm, and start the server.
+    The server may run during the backup. The database holds users, keys, projects, events and the audit, but not
+    sandboxes and their files. To restore a backup: stop the server, replace server/skerry.db in SKERRY_HOME with the
+    file, remove skerry.db-wal and skerry.db-shm, and start the server.
 
     \b
     Example:

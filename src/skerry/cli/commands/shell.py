@@ -1,4 +1,4 @@
-"""Commands about terminals: sh, attach."""
+"""The commands `sh` and `attach`: terminals in sandboxes."""
 
 from __future__ import annotations
 
@@ -20,21 +20,23 @@ if TYPE_CHECKING:
 
 DETACH_KEYS = "ctrl-p,ctrl-q"
 REPLAY = 32 * 1024
-"""Bytes shown again by `attach`: a few screens."""
+"""Bytes that `attach` shows again: a few screens."""
 
 LITTLE_TIME = 600.0
-"""Seconds: `sh` tells of a timeout that is nearer."""
+"""Seconds: `sh` mentions a timeout that is nearer than this."""
 
 DetachKeys = Annotated[
     str,
-    typer.Option("--detach-keys", metavar="KEYS", help="Keys that leave it running, like ctrl-a,d; '' for none."),
+    typer.Option("--detach-keys", metavar="KEYS", help="Detach with these keys, like ctrl-a,d; '' for none."),
 ]
 
 
 def shell(
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[SANDBOX] [-- COMMAND...]", help="Where, and what to run.", show_default=False),
+        typer.Argument(
+            metavar="[SANDBOX] [-- COMMAND...]", help="The sandbox, and the command to run in it.", show_default=False
+        ),
     ] = None,
     env: options.Env = None,
     user: options.User = None,
@@ -45,10 +47,10 @@ def shell(
 ) -> None:
     """Open a shell in a sandbox. Options go before SANDBOX.
 
-    Without SANDBOX a new one is made, which ends with the shell; --memory and --network are for that one. A shell in
-    a new sandbox with a template, an image or other limits is `skerry run --template python -- bash`.
-    Ctrl-P Ctrl-Q detaches and leaves all of it running. Exits with the shell's exit code; 128+n: signal n,
-    125: Skerry failed. Input that is piped in is typed, and Ctrl-D at its end.
+    Without SANDBOX, Skerry makes a new one that ends with the shell; --memory and --network apply to it. For a shell in
+    a new sandbox with a template, an image or other limits, use `skerry run --template python -- bash`.
+    Ctrl-P Ctrl-Q detaches and leaves everything running. Exits with the shell's exit code; 128+n: signal n,
+    125: Skerry failed. Piped input is sent as keystrokes, followed by Ctrl-D.
 
     \b
     Example:
@@ -82,7 +84,7 @@ def shell(
             if code is not None:
                 return code
             if name is None:
-                await box.keep()  # detached: it goes on
+                await box.keep()  # detached: the sandbox stays
             return 0
 
     execute(work, output=Format.TEXT, failure=RUN_FAILED)
@@ -91,15 +93,18 @@ def shell(
 def attach(
     sandbox: options.SandboxName,
     terminal: Annotated[
-        int | None, typer.Argument(metavar="[TERMINAL]", help="Its id; without, the only one.", show_default=False)
+        int | None,
+        typer.Argument(
+            metavar="[TERMINAL]", help="The terminal's id; may be left out if there is only one.", show_default=False
+        ),
     ] = None,
-    view: Annotated[bool, typer.Option("--view", help="Only look on: type nothing and take nothing over.")] = False,
-    no_replay: Annotated[bool, typer.Option("--no-replay", help="Show only what comes.")] = False,
+    view: Annotated[bool, typer.Option("--view", help="Only watch: type nothing and take nothing over.")] = False,
+    no_replay: Annotated[bool, typer.Option("--no-replay", help="Show only new output.")] = False,
     detach_keys: DetachKeys = DETACH_KEYS,
 ) -> None:
-    """Come back to a terminal, or join one in use.
+    """Return to a terminal, or join one in use.
 
-    The last of its output is shown first. Exits as `skerry sh` does.
+    Shows the last part of its output first. Exits as `skerry sh` does.
 
     \b
     Example:
@@ -122,11 +127,11 @@ def attach(
 
 
 def _split(words: list[str]) -> tuple[str | None, list[str]]:
-    """The sandbox, if there is one, and the command behind `--`. Raises InvalidArgument."""
+    """The sandbox, if there is one, and the command after `--`. Raises InvalidArgument."""
     from skerry.core import InvalidArgument
 
     given = sys.argv[1:]
-    if words and given[-len(words) - 1] == "--":  # the parser takes off a `--` that comes before all words
+    if words and given[-len(words) - 1] == "--":  # the parser removes a `--` that comes before all words
         return None, words
     if not words:
         return None, []
@@ -136,7 +141,7 @@ def _split(words: list[str]) -> tuple[str | None, list[str]]:
 
 
 async def _only_terminal(box: AsyncSandbox) -> int:
-    """Raises ProcessNotFound, or InvalidArgument where there is a choice."""
+    """Raises ProcessNotFound, or InvalidArgument if there are several."""
     from skerry.core import ExecStatus, InvalidArgument, ProcessNotFound
 
     running = [info for info in await box.terminals.list() if info.status is ExecStatus.RUNNING]
@@ -144,14 +149,17 @@ async def _only_terminal(box: AsyncSandbox) -> int:
         raise ProcessNotFound(f"no terminal runs in {box.name or box.id}", hint="`skerry sh SANDBOX` opens one")
     if len(running) > 1:
         listed = "; ".join(f"{info.id}: {info.command[:60]}" for info in running)
-        raise InvalidArgument(f"{len(running)} terminals run in {box.name or box.id}", hint=f"give an id of {listed}")
+        raise InvalidArgument(
+            f"{len(running)} terminals run in {box.name or box.id}", hint=f"give one of these ids: {listed}"
+        )
     return running[0].id
 
 
 async def run_on_terminal(box: AsyncSandbox, job: Job) -> int | None:
-    """Run `job` on a terminal that this process's own shows; the exit code, or None after detaching.
+    """Run `job` on a terminal that this process's terminal shows; the exit code, or None after detaching.
 
-    Whatever else ends this, ends the command too. Raises what `terminals.create` raises, but for a missing program.
+    If anything else ends this call, it ends the command too. Raises what `terminals.create` raises, except for a
+    missing program.
     """
     import anyio
 
@@ -183,11 +191,11 @@ async def run_on_terminal(box: AsyncSandbox, job: Job) -> int | None:
 
 
 async def _converse(box: AsyncSandbox, id: int, *, keys: bytes, since: int, view: bool = False) -> int | None:
-    """The exit code, or None after detaching, which says how to come back."""
+    """The exit code; None after detaching, when a note says how to return."""
     from skerry.cli.terminal.console import converse
     from skerry.cli.terminal.output import note
 
     exit_code = await converse(await box.terminals.get(id, view=view), keys=keys, since=since, view=view)
     if exit_code is None:
-        note(f"detached; come back with: skerry attach {box.name or box.id} {id}")
+        note(f"detached; return with: skerry attach {box.name or box.id} {id}")
     return exit_code

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from skerry.core import SnapshotInfo
     from skerry.sdk import SnapshotNode
 
-HELP = """Keep the files of sandboxes, and go back to them.
+HELP = """Keep the files of sandboxes, and return to them.
 
 \b
 Example:
@@ -28,18 +28,20 @@ Example:
 
 app = typer.Typer(name="snapshot", help=HELP, rich_markup_mode=None, add_completion=False)
 
-SnapshotName = Annotated[str, typer.Argument(metavar="SNAPSHOT", help="Its id or name.", show_default=False)]
+SnapshotName = Annotated[str, typer.Argument(metavar="SNAPSHOT", help="The snapshot's id or name.", show_default=False)]
 Secrets = Annotated[bool, typer.Option("--secrets", help="Give the copy the secrets too.")]
 
 
 @app.command()
 def create(
     sandbox: options.SandboxName,
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="A unique name for it.")] = None,
-    description: Annotated[str, typer.Option("--description", "-d", metavar="TEXT", help="What it is for.")] = "",
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="A unique name for the snapshot.")] = None,
+    description: Annotated[
+        str, typer.Option("--description", "-d", metavar="TEXT", help="Say what the snapshot is for.")
+    ] = "",
     output: options.Output = Format.TEXT,
 ) -> None:
-    """Take a snapshot of a sandbox and print its id. A sandbox that runs goes on.
+    """Take a snapshot of a sandbox and print its id. A running sandbox keeps running.
 
     \b
     Example:
@@ -62,14 +64,17 @@ def create(
 @app.command("ls")
 def list_(
     sandbox: Annotated[
-        str | None, typer.Argument(metavar="[SANDBOX]", help="Only those of this one.", show_default=False)
+        str | None,
+        typer.Argument(
+            metavar="[SANDBOX]", help="The id or name of a sandbox, to show only its snapshots.", show_default=False
+        ),
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the ids.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the ids.")] = False,
     output: options.Output = Format.TEXT,
 ) -> None:
     """List the snapshots, newest first.
 
-    Those of sandboxes that are gone are there too.
+    The list includes snapshots of sandboxes that are gone.
 
     \b
     Example:
@@ -110,7 +115,7 @@ def list_(
 
 @app.command()
 def restore(sandbox: options.SandboxName, snapshot: SnapshotName, output: options.Output = Format.TEXT) -> None:
-    """Bring a sandbox back to a snapshot, under the same id. All its processes end.
+    """Restore a sandbox to a snapshot, under the same id. All its processes end.
 
     \b
     Example:
@@ -136,11 +141,11 @@ def restore(sandbox: options.SandboxName, snapshot: SnapshotName, output: option
 @app.command()
 def rm(
     snapshots: Annotated[
-        list[str], typer.Argument(metavar="SNAPSHOT...", help="Their ids or names.", show_default=False)
+        list[str], typer.Argument(metavar="SNAPSHOT...", help="The ids or names of snapshots.", show_default=False)
     ],
     output: options.Output = Format.TEXT,
 ) -> None:
-    """Delete snapshots; print their ids. Sandboxes made from them go on as they are.
+    """Delete snapshots; print their ids. Sandboxes made from them stay as they are.
 
     \b
     Example:
@@ -149,7 +154,7 @@ def rm(
     \b
     Exit codes:
       0  all of them are gone
-      1  one was not there; the others are gone
+      1  one did not exist; the others are gone
     """
 
     async def remove(name: str) -> str:
@@ -165,7 +170,10 @@ def rm(
 @app.command()
 def tree(
     sandbox: Annotated[
-        str | None, typer.Argument(metavar="[SANDBOX]", help="Only those of this one.", show_default=False)
+        str | None,
+        typer.Argument(
+            metavar="[SANDBOX]", help="The id or name of a sandbox, to show only its snapshots.", show_default=False
+        ),
     ] = None,
     output: options.Output = Format.TEXT,
 ) -> None:
@@ -192,7 +200,7 @@ def tree(
 
 
 _CHANGES = ("env", "lifetime", "on_timeout", "memory", "cpu", "pids", "disk")
-"""What can be different in a copy."""
+"""The options in which a copy can differ."""
 
 
 @with_options("name", *_CHANGES)
@@ -201,7 +209,7 @@ def clone(
 ) -> None:
     """Make a running copy of a sandbox and print its id.
 
-    It has the files and variables of the source, not its processes.
+    The copy has the files and variables of the source, not its processes.
 
     \b
     Example:
@@ -224,14 +232,16 @@ def clone(
 @with_options(*_CHANGES)
 def fork(
     sandbox: options.SandboxName,
-    copies: Annotated[int, typer.Option("--copies", "-n", metavar="N", help="How many.", show_default=False)],
+    copies: Annotated[
+        int, typer.Option("--copies", "-n", metavar="N", help="Make this many copies.", show_default=False)
+    ],
     given: Given,
     secrets: Secrets = False,
     output: options.Output = Format.TEXT,
 ) -> None:
     """Make several copies of a sandbox at once; print their ids.
 
-    All are of the same moment, and run.
+    All copies show the source at the same moment, and run.
 
     \b
     Example:
@@ -263,7 +273,7 @@ def fork(
 
 
 async def _list(sandbox: str | None) -> list[SnapshotInfo]:
-    """All, or those of a sandbox, which may be gone if it is given by its id."""
+    """All snapshots, or those of a sandbox; given by its id, it may be gone."""
     from skerry import AsyncSandbox, AsyncSnapshots
     from skerry.core import SandboxNotFound
 

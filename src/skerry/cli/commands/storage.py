@@ -23,7 +23,7 @@ app = typer.Typer(name="storage", help=HELP, rich_markup_mode=None, add_completi
 
 @app.command()
 def show(output: options.Output = Format.TEXT) -> None:
-    """Show the kind of storage, its room, and what is in it.
+    """Show the kind of storage, its space, and what is in it.
 
     \b
     Example:
@@ -57,9 +57,9 @@ def show(output: options.Output = Format.TEXT) -> None:
 
 @app.command()
 def unmount(output: options.Output = Format.TEXT) -> None:
-    """Take the pool off this machine; the next use mounts it again.
+    """Unmount the storage pool; the next use mounts it again.
 
-    For moving, copying or removing SKERRY_HOME. Refused while a sandbox runs.
+    Use it before you move, copy or remove SKERRY_HOME. It is refused while a sandbox runs.
 
     \b
     Example:
@@ -73,13 +73,13 @@ def unmount(output: options.Output = Format.TEXT) -> None:
         if output is Format.JSON:
             print_json({"unmounted": was_mounted})
         else:
-            note("unmounted" if was_mounted else "it was not mounted")
+            note("unmounted" if was_mounted else "the pool was not mounted")
 
     execute(work, output=output)
 
 
 def _local() -> ModuleType:
-    """The local provider's own module about it: no other provider has a pool here."""
+    """The local provider's module for its pool: no other provider has a pool here."""
     from importlib import import_module
     from importlib.metadata import entry_points
 

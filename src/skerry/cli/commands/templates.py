@@ -15,7 +15,7 @@ from skerry.cli.terminal.output import ago, print_json, print_table, say, size
 if TYPE_CHECKING:
     from skerry.core import TemplateInfo
 
-HELP = """Build what sandboxes begin with, once, and keep it.
+HELP = """Build templates that sandboxes begin with, and keep them.
 
 \b
 Example:
@@ -26,7 +26,7 @@ Example:
 app = typer.Typer(name="template", help=HELP, rich_markup_mode=None, add_completion=False)
 
 TemplateName = Annotated[
-    str, typer.Argument(metavar="TEMPLATE", help="Its name, with or without a version.", show_default=False)
+    str, typer.Argument(metavar="TEMPLATE", help="The template's name, with or without a version.", show_default=False)
 ]
 
 
@@ -37,19 +37,20 @@ def build(
         typer.Argument(metavar="[TEMPLATE]", help="A name, a template.yaml, or its directory.", show_default=False),
     ] = None,
     image: Annotated[
-        str | None, typer.Option("--image", metavar="FILE", help="An OCI archive or a `docker save` file instead.")
+        str | None,
+        typer.Option("--image", metavar="FILE", help="Build from an OCI archive or a `docker save` file instead."),
     ] = None,
-    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="What to call the image.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Build it anew even if it is built.")] = False,
+    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="Call the image this.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Build it again even if it is built.")] = False,
     timeout: Annotated[
-        float | None, typer.Option("--timeout", "-t", metavar="S", help="Give up after so many seconds.")
+        float | None, typer.Option("--timeout", "-t", metavar="S", help="Give up after this many seconds.")
     ] = None,
     output: options.Output = Format.TEXT,
 ) -> None:
-    """Build a template, with all that it is based on, and print its name.
+    """Build a template and everything it is based on; print its name.
 
-    What the steps write goes to stderr. One that is built already is not built again. A text with a slash in it, or
-    that ends with .yaml, is a path.
+    The output of the steps goes to stderr. A template that is already built is not built again. TEMPLATE is a path if
+    it contains a slash or ends with .yaml.
 
     \b
     Example:
@@ -58,8 +59,8 @@ def build(
 
     \b
     Exit codes:
-      0  it is built
-      1  a step failed, which the message names; nothing is left of it
+      0  the template is built
+        1  a step failed, which the message names; nothing of the build is left
     """
 
     async def work() -> None:
@@ -121,7 +122,7 @@ def list_(output: options.Output = Format.TEXT) -> None:
 
 @app.command()
 def show(name: TemplateName, output: options.Output = Format.TEXT) -> None:
-    """Show all about a template.
+    """Show everything about a template.
 
     \b
     Example:
@@ -153,10 +154,12 @@ def show(name: TemplateName, output: options.Output = Format.TEXT) -> None:
 
 @app.command()
 def rm(
-    names: Annotated[list[str], typer.Argument(metavar="TEMPLATE...", help="Their names.", show_default=False)],
+    names: Annotated[
+        list[str], typer.Argument(metavar="TEMPLATE...", help="The names of templates.", show_default=False)
+    ],
     output: options.Output = Format.TEXT,
 ) -> None:
-    """Remove what was built; print the names. One that comes with Skerry is built again when it is needed.
+    """Remove built templates; print their names. One that comes with Skerry is built again when it is needed.
 
     \b
     Example:
@@ -165,7 +168,7 @@ def rm(
     \b
     Exit codes:
       0  all of them are gone
-      1  one was not there, or something needs it; the others are gone
+      1  one did not exist, or something needs it; the others are gone
     """
 
     async def remove(name: str) -> str:

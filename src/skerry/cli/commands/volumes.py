@@ -24,14 +24,16 @@ Example:
 
 app = typer.Typer(name="volume", help=HELP, rich_markup_mode=None, add_completion=False)
 
-VolumeName = Annotated[str, typer.Argument(metavar="VOLUME", help="Its name.", show_default=False)]
+VolumeName = Annotated[str, typer.Argument(metavar="VOLUME", help="The volume's name.", show_default=False)]
 
 
 @app.command()
 def create(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A unique name for it.", show_default=False)],
-    limit: Annotated[str | None, typer.Option("--size", metavar="SIZE", help="The most it may hold.")] = None,
-    temporary: Annotated[bool, typer.Option("--temporary", help="It goes with the last sandbox that has it.")] = False,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A unique name for the volume.", show_default=False)],
+    limit: Annotated[str | None, typer.Option("--size", metavar="SIZE", help="Limit the volume to this size.")] = None,
+    temporary: Annotated[
+        bool, typer.Option("--temporary", help="Remove the volume with the last sandbox that has it.")
+    ] = False,
     output: options.Output = Format.TEXT,
 ) -> None:
     """Make an empty volume and print its name.
@@ -92,7 +94,7 @@ def list_(output: options.Output = Format.TEXT) -> None:
 
 @app.command()
 def show(name: VolumeName, output: options.Output = Format.TEXT) -> None:
-    """Show all about a volume: how full it is, which sandboxes have it.
+    """Show everything about a volume, and which sandboxes have it.
 
     \b
     Example:
@@ -122,10 +124,10 @@ def show(name: VolumeName, output: options.Output = Format.TEXT) -> None:
 
 @app.command()
 def rm(
-    names: Annotated[list[str], typer.Argument(metavar="VOLUME...", help="Their names.", show_default=False)],
+    names: Annotated[list[str], typer.Argument(metavar="VOLUME...", help="The names of volumes.", show_default=False)],
     output: options.Output = Format.TEXT,
 ) -> None:
-    """Delete volumes with all that is in them; print their names.
+    """Delete volumes with everything in them; print their names.
 
     \b
     Example:
@@ -134,7 +136,7 @@ def rm(
     \b
     Exit codes:
       0  all of them are gone
-      1  one was not there, or a sandbox has it; the others are gone
+      1  one did not exist, or a sandbox has it; the others are gone
     """
 
     async def remove(name: str) -> str:

@@ -1,4 +1,4 @@
-"""The command that tells what changes: watch."""
+"""The command `watch`: changes to files in a sandbox."""
 
 from __future__ import annotations
 
@@ -17,21 +17,23 @@ if TYPE_CHECKING:
     from skerry import AsyncWatch
     from skerry.core import FileEvent
 
-Path = Annotated[str, typer.Argument(metavar="[PATH]", help="What to watch.", show_default=False)]
+Path = Annotated[str, typer.Argument(metavar="[PATH]", help="The file or directory to watch.", show_default=False)]
 
 
 def watch(
     sandbox: options.SandboxName,
     path: Path = ".",
-    recursive: Annotated[bool, typer.Option("--recursive/--no-recursive", help="With all that is below it.")] = True,
-    count: Annotated[int | None, typer.Option("--count", "-n", metavar="N", help="End after so many events.")] = None,
+    recursive: Annotated[
+        bool, typer.Option("--recursive/--no-recursive", help="Watch everything below it too.")
+    ] = True,
+    count: Annotated[int | None, typer.Option("--count", "-n", metavar="N", help="End after this many events.")] = None,
     timeout: Annotated[float | None, typer.Option("--timeout", "-t", metavar="S", help="End after S seconds.")] = None,
     user: options.User = None,
     output: options.Output = Format.TEXT,
 ) -> None:
-    """Print what changes in a sandbox, a line an event.
+    """Print what changes in a sandbox, one event on a line.
 
-    With -o json each line is an object. `overflow` says that events were lost.
+    With -o json, each line is an object. `overflow` says that events were lost.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""How a word of a command line may go on. Loads what it needs and no more: every press of Tab starts it anew."""
+"""The candidates for a word of a command line. Imports little, since every press of Tab starts a new process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import typer
 
 PATIENCE = 3.0
-"""Seconds a sandbox has to say what is in a directory."""
+"""Seconds that a sandbox has to list a directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Way:
     """The whole word."""
     help: str = ""
     goes_on: bool = False
-    """The word is not over yet: a directory, or the sandbox before a path."""
+    """The word is not complete yet: a directory, or the sandbox before a path."""
 
 
 def split_line(line: str) -> list[str]:
@@ -38,13 +38,13 @@ def split_line(line: str) -> list[str]:
 
 
 def for_bash(ways: list[Way], word: str, breaks: str) -> list[str]:
-    """What bash puts in the place of the part of `word` after the last character of `breaks`."""
+    """What bash inserts for the part of `word` after the last character of `breaks`."""
     cut = max((word.rfind(character) + 1 for character in ":=" if character in breaks), default=0)
     return [re.sub(r"([^\w@%+=:,./~-])", r"\\\1", way.text[cut:]) + ("" if way.goes_on else " ") for way in ways]
 
 
 def candidates(app: typer.Typer, words: list[str]) -> list[Way]:
-    """The ways the last of `words` may go on; none where anything may stand."""
+    """The candidates for the last of `words`; none where any text is possible."""
     from typer.main import get_command
 
     *before, word = words
@@ -79,7 +79,7 @@ def _options(command: Any) -> Iterator[Way]:
 
 
 def _of_command(root: Any, command: Any, before: list[str], word: str) -> Iterator[Way]:
-    """What may come after `before` in a command of its own."""
+    """What may come after `before` in a command that has no subcommands."""
     options = {name: each for each in command.params for name in each.opts if each.param_type_name == "option"}
     takes_rest = not command.context_settings.get("allow_interspersed_args", True)
     given: list[str] = []
@@ -133,7 +133,7 @@ def _argument(root: Any, command: Any, given: list[str], word: str) -> Iterator[
 
 
 def _places(word: str, *, local: bool) -> Iterator[Way]:
-    """SANDBOX:PATH, and local paths where they can stand too."""
+    """SANDBOX:PATH, and local paths where the command takes them."""
     sandbox, colon, path = word.partition(":")
     if colon and "/" not in sandbox:
         yield from (Way(f"{sandbox}:{way.text}", way.help, way.goes_on) for way in _remote(sandbox, path))
@@ -157,7 +157,7 @@ def _local(word: str) -> Iterator[Way]:
 
 
 def _sandboxes() -> list[tuple[str, str]]:
-    """Names, or ids where there is none; nothing where there is no looking."""
+    """Names, or ids of sandboxes without a name; nothing if they cannot be listed."""
     import asyncio
 
     from skerry.core import SkerryError, registry
@@ -196,7 +196,7 @@ def _volumes() -> list[tuple[str, str]]:
 
 
 def _remote(sandbox: str, path: str) -> list[Way]:
-    """What is in the directory `path` points into; nothing where it cannot be seen."""
+    """The entries of the directory that `path` points into; nothing if it cannot be read."""
     import asyncio
 
     from skerry import AsyncSandbox

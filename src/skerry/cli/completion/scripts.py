@@ -1,4 +1,4 @@
-"""The command `completion`: the scripts that let a shell ask this program how a word may go on."""
+"""The command `completion`: the scripts that let a shell ask this program to complete a word."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ complete --command skerry --no-files --arguments '(__skerry_complete)'
 def completion(
     shell: Annotated[Shell, typer.Argument(metavar="SHELL", help="bash, zsh or fish.", show_default=False)],
     install: Annotated[
-        bool, typer.Option("--install", help="Write it where the shell looks, instead of printing it.")
+        bool, typer.Option("--install", help="Write the script where the shell looks, instead of printing it.")
     ] = False,
 ) -> None:
     """Print a script that completes commands for a shell.
 
     It completes commands, options, sandboxes, and SANDBOX:PATH by asking the sandbox. --install writes the script below
-    your home directory, says where, and changes no file of your own.
+    your home directory, says where, and changes none of your files.
 
     \b
     Example:
@@ -87,7 +87,7 @@ def completion(
 
 
 def _place(shell: Shell) -> tuple[Path, str]:
-    """The file a shell reads by itself, and what is left to do."""
+    """The file that a shell reads by itself, and what the user still has to do."""
     data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share")
     if shell is Shell.FISH:
         config = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
@@ -100,17 +100,17 @@ def _place(shell: Shell) -> tuple[Path, str]:
 
 
 def answer(app: typer.Typer, arguments: list[str]) -> None:
-    """Print how the last word may go on, one way on a line. Errors are silent: nobody asked for a text."""
+    """Print the candidates for the last word, one on a line. Errors are silent: the user has only pressed Tab."""
     from skerry.cli.completion.candidates import candidates, for_bash, split_line
 
     shell, *rest = arguments or [""]
     words = split_line(rest[0]) if shell == Shell.BASH and rest else rest or [""]
-    # What a shell shows comes from sandboxes and other users, too.
+    # Some of what a shell shows comes from sandboxes and other users.
     ways = [replace(way, help=printable(way.help)) for way in candidates(app, words) if not CONTROL.search(way.text)]
     if shell == Shell.BASH and rest:
         lines = for_bash(ways, words[-1], rest[1] if len(rest) > 1 else "")
     else:
-        # zsh adds no space of its own here, fish does.
+        # zsh adds no space here, fish does.
         lines = [
             f"{way.text}{'' if shell == Shell.FISH or way.goes_on else ' '}\t{way.help}".rstrip("\t") for way in ways
         ]

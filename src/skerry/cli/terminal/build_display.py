@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Display:
-    """What to hand to a build."""
+    """The callbacks for a build."""
 
     on_progress: Callable[[BuildProgress], object] | None
     on_log: Callable[[str], object] | None
@@ -25,7 +25,7 @@ class Display:
 
 @contextmanager
 def build_display(*, output: Format, logs: bool) -> Iterator[Display]:
-    """Shows builds on stderr while it is open; nothing where JSON is asked for. `logs` shows what steps write, too."""
+    """Shows builds on stderr while it is open; nothing for JSON. `logs` shows the output of steps too."""
     if output is Format.JSON:
         yield Display(None, None)
     elif not sys.stderr.isatty():

@@ -1,4 +1,4 @@
-"""This process's own terminal as the screen and keyboard of one in a sandbox."""
+"""This process's terminal as the screen and keyboard of a terminal in a sandbox."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from skerry import AsyncTerminal, AsyncTerminalStream
 
 END_OF_INPUT = b"\x04"
-# What a program may have left on when it was detached from: other screen, mouse, pasting, hidden cursor, colours.
+# Modes that a program may leave on at a detach: other screen, mouse, pasting, hidden cursor, colours.
 PLAIN = b"\x1b[?1049l\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?2004l\x1b[?25h\x1b[0m\r\n"
 
 
 def local_size() -> tuple[int, int]:
-    """Columns and rows of our own terminal; 80 × 24 where there is none."""
+    """Columns and rows of this process's terminal; 80 × 24 without one."""
     for fd in (0, 1, 2):
         try:
             size = os.get_terminal_size(fd)
@@ -51,7 +51,7 @@ def parse_keys(text: str) -> bytes:
 
 
 class KeyFilter:
-    """Passes on what is typed and finds the detach keys in it; the start of them is held until it is clear."""
+    """Passes on what is typed and finds the detach keys in it; holds a beginning of them until it is decided."""
 
     def __init__(self, keys: bytes) -> None:
         self._keys, self._held = keys, b""
@@ -73,13 +73,13 @@ class KeyFilter:
 
 @contextmanager
 def raw_mode() -> Iterator[None]:
-    """Every key goes through, while this lasts; nothing happens where stdin is no terminal."""
+    """Passes every key to the sandbox inside the block; does nothing if stdin is not a terminal."""
     if not os.isatty(0):
         yield
         return
     before = termios.tcgetattr(0)
     try:
-        tty.setraw(0, termios.TCSADRAIN)  # what was typed ahead is kept
+        tty.setraw(0, termios.TCSADRAIN)  # keeps what was typed ahead
         yield
     finally:
         termios.tcsetattr(0, termios.TCSADRAIN, before)
@@ -115,7 +115,7 @@ async def converse(terminal: AsyncTerminal, *, keys: bytes, since: int, view: bo
 
 
 async def _show(stream: AsyncTerminalStream, *, cut: bool) -> None:
-    """With `cut` it begins after a newline, since the middle of a line may be the middle of an escape sequence."""
+    """With `cut`, begin after a newline, since the middle of a line may be the middle of an escape sequence."""
     async for chunk in stream:
         data = chunk.data
         if cut:
@@ -127,7 +127,7 @@ async def _show(stream: AsyncTerminalStream, *, cut: bool) -> None:
 async def _type(stream: AsyncTerminalStream, keys: KeyFilter, *, view: bool) -> bool:
     """True when the detach keys were typed."""
     mode = os.fstat(0).st_mode
-    waits = os.isatty(0) or stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)  # a file cannot be waited for, and need not
+    waits = os.isatty(0) or stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)  # a file is always ready
     last = b"\n"
     while True:
         if waits:
@@ -135,14 +135,14 @@ async def _type(stream: AsyncTerminalStream, keys: KeyFilter, *, view: bool) -> 
         data = os.read(0, CHUNK)
         if not data and os.isatty(0):
             return False
-        # In the middle of a line the first one only hands over the line.
+        # In the middle of a line, the first Ctrl-D only hands over the line.
         typed, found = keys.feed(data) if data else (END_OF_INPUT * (1 if last == b"\n" else 2), False)
         last = data[-1:]
         if typed and not view:
             try:
                 await stream.write(typed)
             except (Conflict, ConnectionLost, ProcessNotFound):
-                pass  # told by _tell, or by what is shown and its end
+                pass  # reported by _tell, or where the output is read
         if found or not data:
             return found
 
@@ -160,7 +160,7 @@ async def _tell(stream: AsyncTerminalStream) -> None:
 
 async def _follow_size(terminal: AsyncTerminal) -> None:
     with anyio.open_signal_receiver(signal.SIGWINCH) as signals:
-        await _fit(terminal)  # it may have changed before we listened
+        await _fit(terminal)  # the size may have changed before the handler was set
         async for _ in signals:
             await _fit(terminal)
 
@@ -169,11 +169,11 @@ async def _fit(terminal: AsyncTerminal) -> None:
     try:
         await terminal.resize(*local_size())
     except (ProcessNotFound, ConnectionLost):
-        pass  # its end, or the loss, shows where its output is read
+        pass  # its end, or the loss, is reported where its output is read
 
 
 def _exit_code(exit: TerminalExit) -> int:
-    """What a shell would make of it."""
+    """The exit code that a shell would report."""
     if exit.exit_code is not None:
         return exit.exit_code
     if exit.status is ExecStatus.OUT_OF_MEMORY:

@@ -1,7 +1,7 @@
 """What the commands print: lines, errors, JSON, tables, ages and sizes.
 
-Names and texts come out of sandboxes, from other users and from servers. A terminal would obey escape sequences in
-them, so everything that is printed goes through here; only what a program in a sandbox writes does not.
+Names and texts come from sandboxes, other users and servers. A terminal would obey escape sequences in them, so
+everything that is printed goes through here, except what a program in a sandbox writes.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from skerry.cli.options import Format
 
 
 def printable(text: str) -> str:
-    """The text as one line in which nothing moves, hides or reorders anything: what is not printable is escaped."""
+    """The text as one line that cannot move, hide or reorder anything: it escapes what is not printable."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def say(*lines: str) -> None:
-    """Lines on stdout: printable on a terminal, elsewhere byte for byte."""
+    """Print lines on stdout: printable on a terminal, elsewhere byte for byte."""
     if sys.stdout.isatty():
         sys.stdout.write("".join(f"{printable(line)}\n" for line in lines))
     else:
@@ -35,7 +35,7 @@ def say(*lines: str) -> None:
 
 
 def print_error(message: str, code: str, hint: str = "", *, retryable: bool = False, output: Format) -> None:
-    """One line, and one for the hint; or one JSON object."""
+    """Print one line, and one for the hint; or one JSON object."""
     if output is Format.JSON:
         error = {"code": code, "message": message, "hint": hint, "retryable": retryable}
         text = json.dumps({"error": error})
@@ -48,7 +48,7 @@ def print_error(message: str, code: str, hint: str = "", *, retryable: bool = Fa
 
 
 def note(text: str) -> None:
-    """A line for a person, beside the data."""
+    """Print a line for a person, beside the data."""
     print(printable(text), file=sys.stderr)
 
 
@@ -65,7 +65,7 @@ def _plain(value: object) -> Any:
 
 
 def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[str] = ()) -> None:
-    """Aligned columns; the columns named in `right` are aligned right. Nothing is cut when it goes to a pipe."""
+    """Print aligned columns; those named in `right` are aligned right. Nothing is cut in the output to a pipe."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
@@ -81,7 +81,7 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, right:
 
 
 def duration(seconds: float) -> str:
-    """A time a person reads at a glance: 850 ms, 42 s, 5 min, 3 h, 2 d."""
+    """A duration for people: 850 ms, 42 s, 5 min, 3 h, 2 d."""
     if seconds < 1:
         return f"{seconds * 1000:.3g} ms"
     for limit, unit, name in ((100, 1, "s"), (7200, 60, "min"), (172800, 3600, "h")):

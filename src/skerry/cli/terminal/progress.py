@@ -13,7 +13,7 @@ Report = Callable[[int, int | None], object]
 
 @contextmanager
 def progress_bar(label: str, *, wanted: bool) -> Iterator[Report | None]:
-    """What to call with the bytes done and in all; None where nobody looks. The bar is gone at the end."""
+    """A function to call with the bytes done and in all; None where nobody looks. Removes the bar at the end."""
     if not wanted or not sys.stderr.isatty():
         yield None
         return

@@ -1,4 +1,4 @@
-"""One command in a sandbox, with this process's stdin, stdout and stderr as its own."""
+"""Runs a command in a sandbox with this process's stdin, stdout and stderr."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from skerry import AsyncSandbox
 
 TIMED_OUT, NOT_EXECUTABLE, NOT_FOUND, OUT_OF_MEMORY = 124, 126, 127, 137
-"""Exit codes as `timeout`, the shell and the kernel's SIGKILL have them."""
+"""The same exit codes as those of `timeout`, the shell and the kernel's SIGKILL."""
 
 CHUNK = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """A command line to run, and how. Raises InvalidArgument for a timeout that is none."""
+    """A command line to run, and how. Raises InvalidArgument for an invalid timeout."""
 
     argv: list[str]
     timeout: float | None
@@ -43,7 +43,7 @@ class Job:
 
 
 async def run_job(sandbox: AsyncSandbox, job: Job, *, output: Format) -> int:
-    """Run `job` to its end; the exit code for this process. Raises what `exec` raises, but for a missing program."""
+    """Run `job` to its end; the exit code for this process. Raises what `exec` raises, except for a missing program."""
     try:
         result = await (_collect if output is Format.JSON else _stream)(sandbox, job)
     except (CommandNotFound, PermissionDenied) as error:
@@ -56,7 +56,7 @@ async def run_job(sandbox: AsyncSandbox, job: Job, *, output: Format) -> int:
 
 
 def not_run(error: CommandNotFound | PermissionDenied, *, output: Format) -> int:
-    """Tell why the command did not begin; the exit code for it, as a shell has it."""
+    """Print why the command did not begin; returns the exit code that a shell has for it."""
     print_error(error.message, error.code, error.hint, output=output)
     return NOT_FOUND if isinstance(error, CommandNotFound) else NOT_EXECUTABLE
 
@@ -91,7 +91,7 @@ def _explain(result: ExecResult) -> None:
 
 
 def exit_code(result: ExecResult) -> int:
-    """What a shell would make of it."""
+    """The exit code that a shell would report."""
     if result.timed_out:
         return TIMED_OUT
     if result.status is ExecStatus.OUT_OF_MEMORY and result.exit_code is None:
@@ -120,7 +120,7 @@ def result_data(sandbox_id: str, result: ExecResult) -> dict[str, object]:
 
 
 async def write(fd: int, data: bytes) -> None:
-    """Write all of `data`. In a thread: a reader that is slow holds the command back, not the signals to us."""
+    """Write all of `data`, in a thread: a slow reader delays the command, not the signals to this process."""
     await run_sync(_write_all, fd, data, abandon_on_cancel=True)
 
 
@@ -140,7 +140,7 @@ def _stdin(job: Job) -> AsyncIterator[bytes] | None:
 async def read_stdin() -> AsyncIterator[bytes]:
     """This process's stdin to its end."""
     mode = os.fstat(0).st_mode
-    waits = stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(0)  # a file cannot be waited for, and need not
+    waits = stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(0)  # a file is always ready
     while True:
         if waits:
             await anyio.wait_readable(0)

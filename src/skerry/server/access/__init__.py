@@ -1,1 +1,1 @@
-"""Who asks, and whether they may."""
+"""Who makes a request, and whether they may."""

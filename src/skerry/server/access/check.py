@@ -1,4 +1,4 @@
-"""The one check of the permission tables, and what it is asked about."""
+"""The one check of the permission tables, and the subject of a check."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MISSING: dict[On, type[SkerryError]] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Subject:
-    """What somebody wants to do something with."""
+    """The thing that a request is about."""
 
     on: On = "nothing"
     asked: str = ""
@@ -52,9 +52,9 @@ class Subject:
         return ", ".join((*thing, *self.parts))[:300]
 
     def missing(self) -> SkerryError:
-        """The same for what is not there and for what is not theirs."""
+        """The error for a thing that does not exist; the same for a thing of others."""
         named = self.on in ("sandbox", "snapshot", "volume") and not self.asked.startswith(("sb-", "sn-"))
-        hint = "a name means what is in your own project, or in the one that SKERRY_PROJECT or ?project= names"
+        hint = "a name means a thing in your own project, or in the project that SKERRY_PROJECT or ?project= names"
         return _MISSING.get(self.on, NotFound)(
             f"there is no {self.on} {self.asked[:200]!r}", hint=hint if named else None
         )
@@ -63,7 +63,7 @@ class Subject:
 def grants(
     store: Store, actor: Actor, project: Project | None, sandbox_id: str | None = None
 ) -> frozenset[Action] | None:
-    """What `actor` may do in a project, or with what belongs to none; None for a stranger to it."""
+    """What `actor` may do in a project, or with what belongs to none; None if the actor is not a member."""
     if actor.token is not None:
         if sandbox_id is None or sandbox_id != actor.token.sandbox_id:
             return None
@@ -89,17 +89,17 @@ def _made(store: Store, user: User, sandbox_id: str | None) -> bool:
 
 
 def scope_of(actor: Actor) -> frozenset[Action]:
-    """What the actor's credential is good for at most."""
+    """The most that the actor's credential allows."""
     if actor.key is None:
         return ADMIN
     found = frozenset().union(*(SCOPES[scope] for scope in actor.key.scopes))
-    # A key of one project sets no password and makes no key, by which it would come to be its user everywhere; and it
-    # builds nothing that the sandboxes of others begin with.
+    # A key of one project sets no password and makes no key: with those it would be its user everywhere. It also builds
+    # nothing that the sandboxes of others begin with.
     return found if actor.key.project_id is None else found - {Action.USER_MANAGE, Action.TEMPLATE_BUILD}
 
 
 def is_admin(actor: Actor) -> bool:
-    """A key needs the scope `admin`, and no project of its own, to act as its administrator."""
+    """A key acts as its administrator only with the scope `admin`, and only if it is not bound to a project."""
     return (
         actor.user is not None
         and actor.user.admin
@@ -108,7 +108,7 @@ def is_admin(actor: Actor) -> bool:
 
 
 def allowed(store: Store, actor: Actor, action: Action, subject: Subject) -> SkerryError | None:
-    """Why not; None: it is."""
+    """Why it is not allowed; None: it is."""
     if action is Action.OPEN:
         return None
     if not actor.signed_in:
@@ -144,7 +144,7 @@ async def authorize(store: Store, actor: Actor, action: Action, subject: Subject
 async def record(
     store: Store, actor: Actor, action: Action, subject: Subject, *, operation: str, outcome: str = "ok"
 ) -> None:
-    """Write down what was done or refused."""
+    """Record what was done or refused."""
     if not actor.signed_in and outcome != "ok" and store.audit.nobodies.take(actor.id):
         return  # a client without an account cannot fill the disk; the log has each request
     entry = AuditEntry(
@@ -163,12 +163,12 @@ async def record(
 
 
 async def write_down(store: Store, entries: Sequence[AuditEntry]) -> None:
-    """Into the audit; what cannot be written there goes to the log."""
+    """Write to the audit; an entry that cannot be written there goes to the log."""
     if not entries:
         return
     try:
         await store.audit.add(entries)
     except SkerryError as error:
-        # What was done is done, and a refusal stands; where the disk is full the log may not be.
+        # The outcome does not change. The log may still have room where the disk of the audit is full.
         for entry in entries:
             log.error("audit: %s", str(error), extra=dataclasses.asdict(entry))

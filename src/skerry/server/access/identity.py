@@ -1,4 +1,4 @@
-"""Who asks: by a session's cookie, an API key, a sandbox's token or a ticket; and whether a browser may ask it."""
+"""Who makes a request, by session cookie, API key, sandbox token or ticket; and whether a browser may make it."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from skerry.server.store import ApiKey, SandboxToken, Store, User
 
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 CSRF_HEADER = "x-skerry"
-"""A header that a page of another origin cannot send without asking; its value does not matter."""
+"""A header that a page of another origin cannot send without permission; its value does not matter."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Actor:
-    """Who a request is from. Neither `user` nor `token`: nobody we know."""
+    """Who a request is from. Without `user` and `token`: an unknown client."""
 
     user: User | None = None
     token: SandboxToken | None = None
     key: ApiKey | None = None
     session: bytes | None = None
-    """The stored hash of the session, if it is one."""
+    """The stored hash of the session, if the credential is a session."""
     credential: str = ""
     """For the audit: `session`, `key:<id>`, `token:<id>`, with `ticket` before it if it came by one."""
     address: str = ""
     request_id: str = ""
     refused: str = ""
-    """Why credentials that were given are not good."""
+    """Why the given credentials are not valid."""
 
     @property
     def signed_in(self) -> bool:
@@ -50,21 +50,21 @@ class Actor:
 
     @property
     def id(self) -> str:
-        """What limits are counted by."""
+        """The key by which limits are counted."""
         if self.user is not None:
             return self.user.id
         return party(self.address) if self.token is None else f"token:{self.token.id}"
 
 
 def cookie_name(settings: Settings) -> str:
-    """With the prefix `__Host-` where browsers take it: over TLS."""
+    """The cookie's name, with the prefix `__Host-` where browsers accept it: over TLS."""
     return "__Host-skerry" if settings.url.startswith("https:") else "skerry"
 
 
 async def identify(
     connection: HTTPConnection, store: Store, settings: Settings, tickets: Tickets, request_id: str
 ) -> Actor:
-    """Raises PermissionDenied for what a page of another origin may have caused."""
+    """Raises PermissionDenied for a request that a page of another origin may have caused."""
     address = connection.client.host if connection.client else ""
     nobody = Actor(address=address, request_id=request_id)
     header = connection.headers.get("authorization")
@@ -119,15 +119,15 @@ async def _bearer(header: str, store: Store, address: str, request_id: str) -> A
 
 
 def _fresh(store: Store, user: User) -> User | None:
-    """The user as of now: disabled meanwhile is nobody."""
+    """The user as of now; None for a user who has been disabled since."""
     found = store.users.get(user.id)
     return None if found is None or found.disabled else found
 
 
 def still_good(store: Store, actor: Actor) -> bool:
-    """For what lasts: whether the credential that a stream was opened with has not been revoked since.
+    """For streams and long requests: whether their credential is still valid.
 
-    An administrator who is none any more is somebody else: what was opened as one ends.
+    It is not for a user who has been an administrator and no longer is: what was opened as one ends.
     """
     if actor.token is not None:
         return any(
@@ -148,7 +148,7 @@ def _lasts(expires_at: float | None) -> bool:
 
 
 def check_host(connection: HTTPConnection, settings: Settings) -> None:
-    """Against names that somebody points at this machine (DNS rebinding). Raises InvalidArgument."""
+    """Refuse names that somebody points at this machine (DNS rebinding). Raises InvalidArgument."""
     given = connection.headers.getlist("host")
     name = _hostname(given[0]) if len(given) == 1 else None
     if name is None or not (name in settings.hosts() or _is_address(name)):
@@ -158,7 +158,7 @@ def check_host(connection: HTTPConnection, settings: Settings) -> None:
 
 
 def check_origin(connection: HTTPConnection, settings: Settings) -> None:
-    """Raises PermissionDenied for a page of another origin; programs send none."""
+    """Raises PermissionDenied for a page of another origin; programs send no origin."""
     origin = connection.headers.get("origin")
     if origin is None:
         return
@@ -172,7 +172,10 @@ def check_origin(connection: HTTPConnection, settings: Settings) -> None:
 
 
 def _check_same_site(connection: HTTPConnection) -> None:
-    """A request that carries a cookie and changes something must come from our own page. Raises PermissionDenied."""
+    """A request that carries a cookie and changes something must come from this server's page.
+
+    Raises PermissionDenied.
+    """
     site = connection.headers.get("sec-fetch-site")
     if site in ("same-origin", "none") or (site is None and connection.headers.get("origin") is not None):
         allowed = True  # the origin itself has been checked
@@ -191,7 +194,7 @@ def _hostname(host: str) -> str | None:
 
 
 def _is_address(name: str) -> bool:
-    """No name server gives out literal addresses, so nobody can point one at us."""
+    """Literal addresses are safe: no name server gives them out, so nobody can point one at this server."""
     try:
         ipaddress.ip_address(name)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Passwords: argon2id, in threads, few at a time since each takes 64 MiB and a good part of a second."""
+"""Passwords: argon2id in threads, few at a time, since each takes 64 MiB and much of a second."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ AT_ONCE = 2
 
 _hasher = PasswordHasher()
 _UNKNOWN = _hasher.hash("nobody has this password, since it is checked for nobody")
-"""Checked where there is no such user, so that the time tells nothing."""
+"""Checked if there is no such user, so that the time reveals nothing."""
 
 
 class Passwords:
@@ -21,13 +21,13 @@ class Passwords:
         self._limiter = CapacityLimiter(AT_ONCE)
 
     async def hash(self, password: str) -> str:
-        """Raises InvalidArgument for one that is too short or too long."""
+        """Raises InvalidArgument for a password that is too short or too long."""
         if not SHORTEST <= len(password) <= LONGEST:
             raise InvalidArgument(f"a password has {SHORTEST} to {LONGEST} characters")
         return await to_thread.run_sync(_hasher.hash, password, limiter=self._limiter)
 
     async def verify(self, stored: str | None, password: str) -> bool:
-        """Takes the same time whether there is something stored or not."""
+        """Takes the same time whether or not a password is stored."""
         if len(password) > LONGEST:
             return False
         matches = await to_thread.run_sync(_verify, stored or _UNKNOWN, password, limiter=self._limiter)

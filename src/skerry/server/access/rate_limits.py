@@ -1,4 +1,4 @@
-"""How often somebody may ask, by token buckets, and how much somebody may have open at once."""
+"""Rate limits by token buckets, and limits on how much a client may have open at once."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable
 
 MOST = 50_000
-"""Buckets that are full again are forgotten when there are more."""
+"""Above this number of buckets, full ones are forgotten."""
 
 
 def party(address: str) -> str:
-    """Whom an address stands for: of IPv6 the network of 2^64 addresses that one subscriber has."""
+    """The client that an address stands for: for IPv6, the network of 2^64 addresses that one subscriber has."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -29,7 +29,7 @@ class Counts:
         self._open: dict[str, int] = {}
 
     def enter(self, key: str) -> bool:
-        """One more, to be given back by `leave`; False: there are as many as there may be."""
+        """Take a place, to be given back by `leave`; False: all places are taken."""
         count = self._open.get(key, 0)
         if count >= self.most:
             return False
@@ -45,14 +45,14 @@ class Counts:
 
 
 class Buckets:
-    """`rate` a second for long, `burst` at once, for each key."""
+    """On average `rate` a second, `burst` at once, for each key."""
 
     def __init__(self, rate: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._rate, self._burst, self._clock = rate, max(1, burst), clock
         self._buckets: dict[str, tuple[float, float]] = {}
 
     def take(self, key: str) -> float:
-        """Take one; 0, or the seconds until there is one. A rate of 0 means no limit."""
+        """Take a token: 0, or the seconds until there is one. A rate of 0 means no limit."""
         if not self._rate:
             return 0.0
         now = self._clock()

@@ -1,4 +1,4 @@
-"""When a stream, or a request that lasts, has to end though nobody at either end wants it to."""
+"""Ends streams and long requests when the server stops or their right is revoked."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def until_over(
 ) -> tuple[int, str]:
     """Wait until the server stops or the actor may no longer do one of `actions`; the code and reason to close with.
 
-    `actions` is looked at each time, so it may grow meanwhile.
+    `actions` is read each time, so the caller may add to it.
     """
     while True:
         with anyio.move_on_after(LOOK_EVERY):
@@ -36,7 +36,7 @@ async def until_over(
 
 @contextmanager
 def while_allowed(context: Context, actor: Actor, subject: Subject, action: Action) -> Iterator[None]:
-    """Cancel what is inside when the actor may no longer do it, and raise PermissionDenied then."""
+    """Cancel the block when the actor may no longer do this, and raise PermissionDenied then."""
     loop, scope = asyncio.get_running_loop(), anyio.CancelScope()
     timer = loop.call_later(LOOK_EVERY, lambda: look())  # most requests are done before it is due
 

@@ -1,4 +1,4 @@
-"""Ids and secrets. A secret is random enough that its SHA-256 may be stored; passwords are another matter."""
+"""Ids and secrets. A secret is random enough to store its SHA-256; a password is not."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def new_slug() -> str:
 
 
 def new_secret(kind: str) -> tuple[str, str, bytes]:
-    """The id, the text `<kind>_<id>_<secret>` that its holder gets once, and what is stored of it."""
+    """The id, the text `<kind>_<id>_<secret>` that its holder gets once, and the hash to store."""
     id = secrets.token_hex(6)
     text = f"{kind}_{id}_{secrets.token_urlsafe(32)}"
     return id, text, digest(text)

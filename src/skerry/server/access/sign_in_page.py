@@ -1,4 +1,4 @@
-"""The page of one-time links: it sends the secret behind the # of its address, and forgets it."""
+"""The page of one-time links: it sends the secret after the # of its address, and forgets it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if (text) {
     })
     .catch(() => { say.textContent = "The server does not answer."; });
 } else {
-  say.textContent = "This address needs the part behind the #.";
+  say.textContent = "This sign-in link is incomplete. Copy all of it, including the part after the #.";
 }
 """
 

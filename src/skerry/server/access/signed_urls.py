@@ -1,4 +1,4 @@
-"""Signed URLs: who has one may read or write one file until it expires, and nothing else."""
+"""Signed URLs: each lets its holder read or write one file until it expires, and nothing else."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from urllib.parse import urlencode
 from skerry.core import Unauthenticated
 
 VERSION = b"skerry-file-1"
-REFUSED, HINT = "this URL is not valid, or no longer", "ask for a new one"
+REFUSED, HINT = "this URL is not valid, or no longer valid", "ask for a new one"
 
 
 def sign(secret: bytes, *, method: str, sandbox_id: str, path: str, user: str, by: str, expires: int) -> str:
-    """Over everything that the URL allows; fields are told apart by their lengths."""
+    """A signature over everything that the URL allows; lengths separate the fields."""
     fields = (VERSION, method.encode(), sandbox_id.encode(), path.encode("utf-8", "surrogateescape"))
     more = (user.encode("utf-8", "surrogatepass"), by.encode("utf-8", "surrogatepass"), b"%d" % expires)
     message = b"".join(b"%d:%s" % (len(field), field) for field in (*fields, *more))
@@ -44,7 +44,7 @@ def check(
     signature: str,
     now: float,
 ) -> None:
-    """Raises Unauthenticated; the same for a forged and for an expired one."""
+    """Raises Unauthenticated; the same for a forged and for an expired URL."""
     wanted = sign(secret, method=method, sandbox_id=sandbox_id, path=path, user=user or "", by=by, expires=expires)
     genuine = hmac.compare_digest(wanted.encode(), signature.encode("utf-8", "surrogateescape"))
     if not genuine or now >= expires:

@@ -1,4 +1,4 @@
-"""One-time tickets: what opens a WebSocket where a browser cannot send a key. In memory: they live for seconds."""
+"""One-time tickets that open a WebSocket where a browser cannot send a key. Kept in memory, for seconds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Tickets:
         self._tickets: dict[str, _Ticket] = {}
 
     def issue(self, actor: Actor, path: str) -> str:
-        """For one WebSocket at `path`, within the next seconds."""
+        """A ticket for one WebSocket at `path`, within the next seconds."""
         now = self._clock()
         for text in [text for text, ticket in self._tickets.items() if ticket.expires_at <= now]:
             del self._tickets[text]
@@ -39,7 +39,7 @@ class Tickets:
         return text
 
     def use(self, text: str, path: str) -> Actor | None:
-        """Whose ticket it is; it is used up then, also by a path it was not for."""
+        """The actor that a ticket belongs to. Uses the ticket up, even with a path it was not for."""
         ticket = self._tickets.pop(text, None)
         if ticket is None or ticket.expires_at <= self._clock() or ticket.path != path:
             return None

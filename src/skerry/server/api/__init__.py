@@ -1,1 +1,1 @@
-"""The routes."""
+"""The routes of the HTTP API."""

@@ -1,1 +1,1 @@
-"""The work of a server that no request waits for."""
+"""The server's background jobs: work that no request waits for."""

@@ -1,7 +1,7 @@
-"""The events of all sandboxes, collected into the database, where one number orders them all.
+"""Collects the events of all sandboxes into the database, where one number orders them all.
 
-A provider has no way to call us, so it is asked once a second what there is; events are read of those that have
-changed. Of what the server itself makes or ends they are read at once.
+A provider cannot call the server, so the server asks it once a second which sandboxes have changed and reads their
+events. For sandboxes that the server itself makes or ends, it reads them at once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ log = logging.getLogger("skerry.server")
 
 POLL = 1.0
 SHARE = 20
-"""The time between two looks is at least so many times what a look takes: a twentieth of a core at most."""
+"""The pause between two looks is at least this many times as long as a look: a twentieth of a core at most."""
 
 
 class Hub:
@@ -38,7 +38,7 @@ class Hub:
             await self._news.wait()
 
     async def run(self) -> None:
-        """Go on for ever. A provider that does not answer is asked again."""
+        """Collect for ever. If the provider does not answer, ask it again."""
         while True:
             began = time.monotonic()
             try:
@@ -57,18 +57,18 @@ class Hub:
         self._seen = seen
 
     async def collect(self, sandbox_id: str) -> None:
-        """Store what is new of one sandbox."""
+        """Store the new events of one sandbox."""
         try:
             events = await self._provider.events(sandbox_id, self._store.events.cursor(sandbox_id))
         except SandboxNotFound:
             return
-        except (Corrupted, NewerVersion) as error:  # of this one alone: the others' turn comes all the same
+        except (Corrupted, NewerVersion) as error:  # only this one is affected: continue with the others
             log.error("cannot collect events: %s", str(error), extra={"code": error.code, "sandbox_id": sandbox_id})
             return
         await self._add(sandbox_id, events)
 
     async def _ended(self, sandbox_id: str) -> None:
-        """The provider's own list of events has gone with it, so the last one is ours."""
+        """The provider's own list of events is gone with the sandbox, so the server adds the last event."""
         last = self._store.events.of_sandbox(sandbox_id)
         if last is None or last.type != "destroyed":
             cursor = self._store.events.cursor(sandbox_id) + 1
@@ -81,6 +81,6 @@ class Hub:
             self.wake()
 
     def wake(self) -> None:
-        """Let everybody who waits look again."""
+        """Wake everybody who waits for events."""
         news, self._news = self._news, asyncio.Event()
         news.set()

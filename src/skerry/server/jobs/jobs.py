@@ -1,4 +1,4 @@
-"""The work of a server that nobody asks for. Each part goes on whatever the provider says, and ends with the server."""
+"""Runs the background jobs of a server. Each continues whatever the provider answers, and ends with the server."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ log = logging.getLogger("skerry.server")
 
 HOUR, DAY = 3600.0, 86400.0
 AGAIN = 2.0
-"""Seconds before a part that has failed begins again."""
+"""Seconds before a failed job begins again."""
 
 
 async def start(context: Context, tasks: TaskGroup) -> None:
-    """Reconcile once, so that the first request finds what there is; then go on in `tasks`."""
+    """Reconcile once, so that the first request finds all sandboxes; then start the jobs in `tasks`."""
     try:
         await context.events.look()
     except SkerryError as error:
@@ -41,18 +41,18 @@ async def start(context: Context, tasks: TaskGroup) -> None:
 
 
 async def go_on(name: str, work: Callable[[], Awaitable[None]]) -> None:
-    """Begin `work` again when it fails: else the others would end with it, and requests be answered without them."""
+    """Begin `work` again when it fails: otherwise it would end the other jobs, while requests are still answered."""
     while True:
         try:
             await work()
             return
-        except Exception:  # what it was is in the log; there is nobody to tell
-            log.exception("the part %r has failed and begins again", name)
+        except Exception:  # the log has it; no caller waits for it
+            log.exception("the job %r has failed and begins again", name)
         await anyio.sleep(AGAIN)
 
 
 async def _tidy(context: Context) -> None:
-    """Forget what is older than what is kept, and close connections that nobody uses."""
+    """Delete what is too old to keep, and close connections that nobody uses."""
     while True:
         await context.sandboxes.close_idle()
         try:
@@ -64,7 +64,7 @@ async def _tidy(context: Context) -> None:
 
 
 async def _back_up(context: Context) -> None:
-    """A backup a day, also across restarts: those kept are of so many days, however often the server starts."""
+    """Take one backup a day, also across restarts: each kept backup is of another day, however often it restarts."""
     database, keep = context.store.db.path, context.settings.backups_kept
     while keep:
         if (pause := _due(database)) <= 0:
@@ -80,4 +80,4 @@ def _due(database: Path) -> float:
     """Seconds until the next backup."""
     there = backups(database.parent)
     age = time.time() - there[-1].stat().st_mtime if there else DAY
-    return DAY - age if age >= 0 else 0.0  # a clock that was wrong does not put it off
+    return DAY - age if age >= 0 else 0.0  # a clock that was wrong does not delay it

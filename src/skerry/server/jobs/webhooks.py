@@ -1,7 +1,7 @@
 """Sends events to webhooks: in order, signed, at least once, with growing pauses after failures.
 
-How far each webhook has come is in the database, so nothing is forgotten by a restart; what is not taken after all
-attempts is dropped and counted, so that nothing piles up. One request a webhook is under way at a time.
+The database has the position of each webhook, so a restart forgets nothing. An event that is not accepted after all
+attempts is dropped and counted, so that nothing piles up. Each webhook has one request under way at a time.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ def check_url(url: str) -> str:
 
 
 def _parse(url: str) -> httpx2.URL:
-    """The address as the client that sends to it reads it. Raises InvalidArgument."""
+    """The address as the sending HTTP client understands it. Raises InvalidArgument."""
     try:
         found = httpx2.URL(url)
     except httpx2.InvalidURL:
         found = httpx2.URL()
     port = 80 if found.port is None else found.port
     if found.scheme not in ("http", "https") or not _HOST.fullmatch(found.raw_host) or not 0 < port < 1 << 16:
-        raise InvalidArgument(f"{url[:200]!r} is not an address for a webhook", hint="https://host/path")
+        raise InvalidArgument(f"{url[:200]!r} is not an address for a webhook", hint="write it like https://host/path")
     if found.userinfo or found.fragment:
         raise InvalidArgument("the address of a webhook has no user, password or fragment; it is signed")
     return found
@@ -64,7 +64,7 @@ async def run(context: Context) -> None:
     """Deliver for ever."""
     limiter = anyio.Semaphore(AT_ONCE)
     busy: set[str] = set()
-    # No connection is used twice: one is known by its address alone, and was checked for the name of another webhook.
+    # No connection is used twice: a pool knows it by its address alone, which was checked for another webhook's name.
     single = httpx2.Limits(max_keepalive_connections=0)
     async with (
         httpx2.AsyncClient(timeout=TIMEOUT, limits=single, follow_redirects=False, trust_env=False) as client,
@@ -81,7 +81,7 @@ async def run(context: Context) -> None:
 async def _serve(
     context: Context, client: httpx2.AsyncClient, webhook: Webhook, limiter: anyio.Semaphore, busy: set[str]
 ) -> None:
-    """What is due for one webhook now."""
+    """Deliver what is due for one webhook now."""
     try:
         async with limiter:
             await _deliver(context, client, webhook)
@@ -97,7 +97,7 @@ async def _deliver(context: Context, client: httpx2.AsyncClient, webhook: Webhoo
     attempts, status = webhook.attempts, webhook.last_status
     for event in events:
         if store.webhooks.get(webhook.project_id, webhook.id) is None:
-            return  # removed meanwhile
+            return  # it was removed
         status = await _send(client, webhook, event, context.settings.webhook_private)
         context.metrics.count("webhook_deliveries")
         if status.startswith("2"):
@@ -114,7 +114,7 @@ async def _deliver(context: Context, client: httpx2.AsyncClient, webhook: Webhoo
             until = time.time() + pause
             await store.webhooks.progress(webhook.id, event.seq - 1, attempts=attempts, next_at=until, status=status)
         return
-    if len(events) < BATCH:  # the rest is not for this one
+    if len(events) < BATCH:  # the rest is not for this webhook
         await store.webhooks.progress(webhook.id, max(upto, events[-1].seq if events else 0), status=status)
 
 
@@ -123,10 +123,12 @@ async def _send(client: httpx2.AsyncClient, webhook: Webhook, event: StoredEvent
     body = json.dumps(dataclasses.asdict(event)).encode()
     moment = int(time.time())
     try:
-        with anyio.fail_after(TIMEOUT):  # for all of it: one that answers byte by byte keeps no other waiting
+        with anyio.fail_after(
+            TIMEOUT
+        ):  # for the whole request: a receiver that answers byte by byte does not delay others
             url = _parse(webhook.url)
             name = url.raw_host.decode()
-            # Sent to the very address that was looked at: the name may mean another one a moment later.
+            # Sent to the very address that was checked: the name may mean another one a moment later.
             target = url.copy_with(host=await _address(name, private))
             async with client.stream(
                 "POST",
@@ -142,7 +144,7 @@ async def _send(client: httpx2.AsyncClient, webhook: Webhook, event: StoredEvent
                 },
                 extensions={"sni_hostname": name},
             ) as response:
-                return str(response.status_code)  # what it says beyond that is not read
+                return str(response.status_code)  # the body is not read
     except TimeoutError:
         return f"no answer within {TIMEOUT:.0f} s"
     except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError) as error:
@@ -150,7 +152,7 @@ async def _send(client: httpx2.AsyncClient, webhook: Webhook, event: StoredEvent
 
 
 async def _address(host: str, private: bool) -> str:
-    """Raises InvalidArgument for one that is not for webhooks, OSError for none."""
+    """Raises InvalidArgument for an address that webhooks may not use, OSError if there is none."""
     found = await anyio.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     if not found:
         raise OSError(f"{host} has no address that can be reached from here")

@@ -1,4 +1,4 @@
-"""Sandboxes made for a project: names, labels, volumes and snapshots are those of the project."""
+"""Makes sandboxes for a project: names, labels, volumes and snapshots are those of the project."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from skerry.server.web.models.sandboxes import CreateBody, check_image
 async def usable_snapshot(
     context: Context, actor: Actor, project: Project | None, asked: str | None, operation: str
 ) -> str | None:
-    """The id of a snapshot that the actor may make a sandbox from: its variables are in it, which readers do not see.
+    """The id of a snapshot that the actor may make a sandbox from. Readers may not: it contains variables.
 
-    A name is first looked for in the sandbox's own project. Raises SnapshotNotFound, PermissionDenied, Conflict.
+    A name is first looked up in the sandbox's own project. Raises SnapshotNotFound, PermissionDenied, Conflict.
     """
     if asked is None:
         return None
@@ -48,7 +48,7 @@ async def create(
     import_state: Any = None,
     key: bytes | None = None,
 ) -> tuple[AsyncSandbox, SandboxInfo]:
-    """A sandbox of a project, and how users see it. Raises as `AsyncSandbox.create`."""
+    """A new sandbox of a project, as users see it. Raises what `AsyncSandbox.create` raises."""
     given = body.given()
     check_image(given.get("image"))
     for option in ("snapshot", "restore_from"):
@@ -73,18 +73,18 @@ async def create(
     except SandboxNotFound:
         if idempotency_key is None:
             raise
-        made = await make()  # whoever was making it under the same key has given up, and left nothing
+        made = await make()  # the request that was making it with the same key has given up, and left nothing
     await context.sandboxes.adopt(made, project, made_by=maker(actor))
     return made, names.outer_sandbox(project, await made.info())
 
 
 def maker(actor: Actor) -> str | None:
-    """The id of the user who makes what the actor makes."""
+    """The id of the user on whose behalf the actor acts."""
     return None if actor.user is None else actor.user.id
 
 
 async def adopt_copy(context: Context, actor: Actor, made: AsyncSandbox, project: Project | None) -> SandboxInfo:
-    """Note a copy of a sandbox; as users see it."""
+    """Note a copy of a sandbox; returns it as users see it."""
     info = await made.info()
     if project is None:
         await context.sandboxes.note([info])

@@ -1,4 +1,4 @@
-"""Handles to processes and terminals that take input, kept between requests: the next one goes on where the last ended.
+"""Handles to processes and terminals that take input, kept between requests: each request continues the last.
 
 A handle holds the stream that carries input; closing it after each request could lose what the program has not read.
 A second handle would take over the first and drop its unsent input, so each process has one shared handle.
@@ -15,22 +15,22 @@ from skerry.sdk import AsyncProcess, AsyncSandbox, AsyncTerminal
 
 H = TypeVar("H")
 MOST = 256
-"""Handles of one kind a sandbox; the one that was not used for longest is let go first."""
+"""Handles of one kind for each sandbox; the one that was unused for longest is closed first."""
 
 
 class Handles(Generic[H]):
-    """By sandbox object and id."""
+    """Handles by sandbox object and id."""
 
     def __init__(self, find: Callable[[AsyncSandbox, int], Awaitable[H]]) -> None:
         self._find = find
         self._kept: WeakKeyDictionary[AsyncSandbox, OrderedDict[int, H]] = WeakKeyDictionary()
 
     async def get(self, sandbox: AsyncSandbox, id: int) -> H:
-        """The one that is kept, or one that is kept from now on. Raises ProcessNotFound."""
+        """The handle that is kept, or a new one that is kept from now on. Raises ProcessNotFound."""
         if (known := self._known(sandbox, id)) is not None:
             return known
         found = await self._find(sandbox, id)
-        return self._known(sandbox, id) or self.keep(sandbox, id, found)  # another request may have been quicker
+        return self._known(sandbox, id) or self.keep(sandbox, id, found)  # another request may have been faster
 
     def _known(self, sandbox: AsyncSandbox, id: int) -> H | None:
         known = self._kept.get(sandbox)

@@ -1,4 +1,4 @@
-"""Ends what belonged to a client that is gone. A restart of the server itself ends nothing: every holder may renew."""
+"""Ends what belonged to a client that is gone. A restart of the server ends nothing: every holder may renew."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from skerry.server.store.leases import Lease, LeaseKind, LeaseStore
 log = logging.getLogger("skerry.server")
 
 LIFETIME = 30.0
-"""Seconds that a holder may be silent; clients renew every 5."""
+"""Seconds that a holder may be silent; clients renew every 5 seconds."""
 LOOK_EVERY = 2.0
 STOOD_STILL = 1.0
-"""Seconds that a look may be late by."""
+"""Seconds by which a look may be late."""
 _HOLDER = re.compile(r"[A-Za-z0-9-]{16,64}")
 
 
 class Leases:
-    """The leases of a server. When it was heard of last is not stored: after a start everybody has the full time."""
+    """The leases of a server. Renewals are not stored: after a start every holder has the full time."""
 
     def __init__(self, store: LeaseStore, provider: Provider, directory: Directory) -> None:
         self._store, self._provider, self._directory = store, provider, directory
@@ -41,21 +41,21 @@ class Leases:
     def renew(self, holder: str) -> None:
         """Raises InvalidArgument."""
         if not _HOLDER.fullmatch(holder):
-            raise InvalidArgument("a holder is named by 16 to 64 letters, digits and hyphens")
+            raise InvalidArgument("a holder's name has 16 to 64 letters, digits and hyphens")
         self._heard[holder] = time.monotonic()
 
     def process_of(self, sandbox_id: str) -> int | None:
-        """The process that a sandbox ends with, if it does."""
+        """The process that a sandbox ends with, if any."""
         lease = self._store.get("sandbox", sandbox_id)
         return None if lease is None else lease.process
 
     def is_preparing(self, sandbox_id: str) -> bool:
-        """Whether who made it has not made it complete yet."""
+        """Whether its maker has not completed it yet."""
         lease = self._store.get("sandbox", sandbox_id)
         return lease is not None and lease.preparing
 
     async def run(self) -> None:
-        """Look, again and again."""
+        """Look for expired leases for ever."""
         while True:
             due = time.monotonic() + LOOK_EVERY
             await anyio.sleep(LOOK_EVERY)
@@ -64,7 +64,7 @@ class Leases:
             await self.sweep()
 
     def _forgive(self, seconds: float) -> None:
-        """This server itself stood still for so long: who wanted to be heard meanwhile could not."""
+        """Note that this server stood still for this long: during that time no holder could renew."""
         self._began += seconds
         self._heard = {name: heard + seconds for name, heard in self._heard.items()}
 
@@ -72,14 +72,14 @@ class Leases:
         return time.monotonic() - self._heard.get(lease.holder, self._began) > LIFETIME
 
     async def sweep(self) -> list[str]:
-        """End what is held by nobody any more; the ids."""
+        """End what nobody holds any more; returns the ids."""
         leases, ended = self._store.all(), []
         for lease in leases:
-            # To end one takes a while: another may have been given up or renewed since.
+            # Ending one takes a while: another may have been released or renewed since.
             if self._is_over(lease) and self._store.get(lease.kind, lease.id) == lease:
                 try:
                     await self._end(lease)
-                except SkerryError as error:  # the others' turn comes all the same, and this one's again
+                except SkerryError as error:  # continue with the others; the next sweep tries this one again
                     log.error("cannot end %s: %s", lease.id, error, extra={"code": error.code})
                 else:
                     ended.append(lease.id)
@@ -89,7 +89,7 @@ class Leases:
         return ended
 
     async def _end(self, lease: Lease) -> None:
-        log.info("%s is ended: its client is gone", lease.id, extra={"sandbox_id": lease.id, "op": "lease"})
+        log.info("ended %s: its client is gone", lease.id, extra={"sandbox_id": lease.id, "op": "lease"})
         if lease.kind == "sandbox":
             async with self._directory.ending(lease.id):
                 await self._provider.destroy(lease.id)

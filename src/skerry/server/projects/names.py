@@ -1,6 +1,6 @@
-"""What things of a project are called at the provider, both ways.
+"""Translates names between users and the provider.
 
-Names are unique inside a project, at the provider among all: `<slug>.<name>` there, `name` for users.
+A name is unique inside its project for users, and among all at the provider, where it is `<slug>.<name>`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def outer(project: Project | None, name: str | None) -> str | None:
 
 
 def outer_error(project: Project | None, error: SkerryError) -> SkerryError:
-    """An error of the provider, for users: it names things as they do."""
+    """An error of the provider, with the names that users know."""
     if project is not None:
         error.message = error.message.replace(f"{project.slug}.", "")
         error.hint = error.hint.replace(f"{project.slug}.", "")
@@ -52,25 +52,27 @@ def slug_of(name: str) -> str | None:
 
 
 def labels(project: Project, given: Mapping[str, str] | None) -> dict[str, str]:
-    """A user's labels with ours. Raises InvalidArgument for one that only we may set."""
+    """A user's labels with the server's. Raises InvalidArgument for a label that only the server may set."""
     for key in given or {}:
         if key.startswith(RESERVED_LABELS):
-            raise InvalidArgument(f"the label {key!r} begins with {RESERVED_LABELS!r}, which is the server's own")
+            raise InvalidArgument(
+                f"the label {key!r} begins with {RESERVED_LABELS!r}, which is reserved for the server"
+            )
     return {**(given or {}), PROJECT_LABEL: project.id}
 
 
 def inner_mounts(project: Project, mounts: Iterable[VolumeMount]) -> list[VolumeMount]:
-    """Mounts of the project's own volumes; another's cannot be named."""
+    """Mounts of the project's own volumes; a volume of another project cannot be named."""
     return [dataclasses.replace(mount, name=inner(project, mount.name)) for mount in mounts]
 
 
 def inner_key(project: Project, idempotency_key: str | None) -> str | None:
-    """Idempotency keys of projects do not meet."""
+    """An idempotency key that is distinct from those of other projects."""
     return None if idempotency_key is None else f"{project.id}:{idempotency_key}"
 
 
 def outer_sandbox(project: Project | None, info: SandboxInfo) -> SandboxInfo:
-    """As users see it: plain names, without labels of ours."""
+    """A sandbox as users see it: plain names, without the server's labels."""
     return dataclasses.replace(
         info,
         name=outer(project, info.name),

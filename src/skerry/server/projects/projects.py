@@ -1,4 +1,4 @@
-"""Which project a request means."""
+"""Finds the project that a request means."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ T = TypeVar("T")
 
 
 def visible(store: Store, actor: Actor) -> list[Project]:
-    """Those whose things the actor sees, the personal one first."""
+    """The projects that the actor sees, the personal one first."""
     return [project for tier in _tiers(store, actor) for project in tier]
 
 
 def _tiers(store: Store, actor: Actor) -> list[list[Project]]:
-    """Where a project's name is looked for, in this order: the personal project, those the actor made, those the actor
-    is a member of, and for an administrator everybody's.
+    """Where a project's name is looked up, in this order: the personal project, those the actor made, those the actor
+    is a member of, and for an administrator all others.
 
-    Others choose the names of the projects they share: so inside a tier no project comes before another.
+    Other users choose the names of projects they share, so inside a tier no project comes before another.
     """
     if actor.token is not None:
         found = store.projects.get(actor.token.project_id)
@@ -39,9 +39,9 @@ def _tiers(store: Store, actor: Actor) -> list[list[Project]]:
 
 
 def locate(store: Store, actor: Actor, asked: str | None) -> tuple[Subject, Project | None]:
-    """The project of that id, or of that name among the actor's; without one the personal, or the key's own.
+    """The project with that id, or with that name among the actor's; by default the personal one, or the key's own.
 
-    Raises Conflict for a name that several have.
+    Raises Conflict for a name that several projects have.
     """
     found = None
     if asked is None:
@@ -56,11 +56,11 @@ def locate(store: Store, actor: Actor, asked: str | None) -> tuple[Subject, Proj
 
 
 def choices(store: Store, actor: Actor, within: str | None) -> list[Project | None]:
-    """Where the name of a thing is looked for, in this order.
+    """Where the name of a thing is looked up, in this order.
 
-    That is the project `within`; without it the personal project, or the key's own, and then, for an administrator,
-    what was made on the machine itself, for which None stands. Never in a project that others share with the actor:
-    they choose its names, and would get the requests that are meant for something else.
+    That is the project `within`; without it, the personal project or the key's own, and then, for an administrator,
+    what was made on the machine itself, for which None stands. It is never a project that others share with the actor:
+    they choose its names, and would get requests that are meant for something else.
     """
     found = locate(store, actor, within)[1]
     mine: list[Project | None] = [] if found is None else [found]
@@ -68,7 +68,9 @@ def choices(store: Store, actor: Actor, within: str | None) -> list[Project | No
 
 
 def only(found: Mapping[str, T], asked: str) -> T | None:
-    """What a name stands for, by how else it can be told. Raises Conflict for several: it is not ours to guess."""
+    """The only thing that has a name; `found` is by id. Raises Conflict for several: the server does not guess."""
     if len(found) > 1:
-        raise Conflict(f"you see several projects {asked!r}", hint=f"say which: {', '.join(sorted(found)[:5])}")
+        raise Conflict(
+            f"you see several projects {asked!r}", hint=f"give one of these ids: {', '.join(sorted(found)[:5])}"
+        )
     return next(iter(found.values()), None)

@@ -29,11 +29,11 @@ from skerry.server.store import Belonging, Project, Store
 log = logging.getLogger("skerry.server")
 
 IDLE = 600.0
-"""A connection to a sandbox that nobody has asked for during so many seconds is closed."""
+"""Seconds after which an unused connection to a sandbox is closed."""
 
 
 def seconds_left(info: SandboxInfo) -> float:
-    """How long a sandbox has still to live."""
+    """How many seconds a sandbox still has to live."""
     return math.inf if info.expires_at is None else max(0.0, info.expires_at - time.time())
 
 
@@ -51,11 +51,11 @@ class Located:
         return sandbox if auto_start else sandbox.passive()
 
     async def info(self) -> SandboxInfo:
-        """As users see it. Raises SandboxNotFound."""
+        """The sandbox as users see it. Raises SandboxNotFound."""
         return self.shown(await self.directory.provider.get(self.id))
 
     def shown(self, info: SandboxInfo) -> SandboxInfo:
-        """What a call has returned, as users see it."""
+        """The result of a call, as users see it."""
         return names.outer_sandbox(self.project, info)
 
 
@@ -66,12 +66,12 @@ class Directory:
         self._used_at: dict[str, float] = {}
         self.on_news: Callable[[str], Awaitable[None]] | None = None
         self.on_gone: Callable[[str], Awaitable[None]] | None = None
-        """Called for each sandbox that was made or is about to be ended here, or is found to be gone."""
+        """Called for each sandbox that this server made or is about to end, or finds to be gone."""
 
     async def locate(self, actor: Actor, asked: str, *, within: str | None = None) -> tuple[Subject, Located | None]:
-        """The sandbox of that id, or of that name in one of the actor's `choices`.
+        """The sandbox with that id, or with that name in one of the actor's `choices`.
 
-        Says nothing about whether the actor may use it. Raises Conflict where `within` is the name of several projects.
+        Does not check whether the actor may use it. Raises Conflict if `within` is the name of several projects.
         """
         found = None
         if asked.startswith("sb-"):
@@ -90,7 +90,7 @@ class Directory:
         return next(iter(self._store.belongings.named("sandbox", project.id, name)), None)
 
     async def _unclaimed(self, name: str) -> Belonging | None:
-        """One that belongs to no project, made on the machine maybe a moment ago. Raises Conflict for several."""
+        """A sandbox that belongs to no project, maybe just made on the machine. Raises Conflict for several."""
         found = self._store.belongings.named("sandbox", None, name)
         if len(found) > 1:
             which = ", ".join(sorted(item.id for item in found)[:10])
@@ -99,14 +99,17 @@ class Directory:
             return found[0]
         try:
             info = await self.provider.find(name)
-        except (SandboxNotFound, Conflict):  # several: those of projects, which are asked for with their project
+        except (
+            SandboxNotFound,
+            Conflict,
+        ):  # several: they belong to projects, and clients name them with their project
             return None
         await self.note([info])
         noted = self._store.belongings.get("sandbox", info.id)
         return noted if noted is not None and noted.project_id is None else None
 
     async def _look(self, id: str) -> Belonging | None:
-        """One that somebody has made past this server since the last reconciliation."""
+        """A sandbox that was made without this server since the last reconciliation."""
         try:
             info = await self.provider.get(id)
         except SandboxNotFound:
@@ -123,7 +126,7 @@ class Directory:
         return sandbox
 
     async def adopt(self, sandbox: AsyncSandbox, project: Project, *, made_by: str | None = None) -> Located:
-        """Note one that a user has just made for a project."""
+        """Note a sandbox that a user has just made for a project."""
         name = names.outer(project, sandbox.name)
         await self._store.belongings.put(
             [Belonging(kind="sandbox", id=sandbox.id, project_id=project.id, name=name, made_by=made_by)],
@@ -140,7 +143,7 @@ class Directory:
 
     @asynccontextmanager
     async def ending(self, id: str) -> AsyncIterator[None]:
-        """Around the end of one. Its events go with it, so they are collected first, if that can be done."""
+        """Around the end of a sandbox. Its events end with it, so they are collected first, if possible."""
         try:
             await self._tell(id)
         except SkerryError as error:
@@ -149,11 +152,11 @@ class Directory:
         await self.forget([id])
 
     async def forget(self, ids: Sequence[str]) -> None:
-        """They are gone: close what is open and note it."""
+        """Close what is open to these sandboxes, and note that they are gone."""
         if self.on_gone is not None:
             for id in ids:
                 await self.on_gone(id)
-        # Last: a server that is killed before finds them gone again, and nobody misses their end.
+        # Last: a server that is killed before this finds them gone again, and reports their end.
         await self._store.belongings.gone("sandbox", ids)
         for id in ids:
             self._used_at.pop(id, None)
@@ -161,14 +164,14 @@ class Directory:
                 await sandbox.close()
 
     def owner(self, info: SandboxInfo) -> str | None:
-        """The id of the project that it belongs to: by its label, or as it was noted, since a damaged one has none."""
+        """The id of the project that it belongs to: by its label or, as a damaged sandbox has none, as noted."""
         if PROJECT_LABEL in info.labels:
             return info.labels[PROJECT_LABEL]
         noted = self._store.belongings.get("sandbox", info.id)
         return None if noted is None else noted.project_id
 
     async def note(self, infos: Sequence[SandboxInfo]) -> None:
-        """Write down whose these are, by their labels, where that is not known yet or is another."""
+        """Note which projects these belong to, by their labels, if that is not known yet or has changed."""
         known = {item.id: item for item in self._store.belongings.there("sandbox")} if len(infos) > 1 else {}
         fresh = []
         for info in infos:
@@ -188,11 +191,11 @@ class Directory:
         await self._store.belongings.put(fresh)
 
     async def reconcile(self, infos: Sequence[SandboxInfo]) -> list[str]:
-        """Make what is written down equal to what the provider says; the ids of what is gone since."""
+        """Make the notes equal to what the provider says; returns the ids of those that are gone since."""
         before = {item.id for item in self._store.belongings.there("sandbox")}
         await self.note(infos)
         listed = {info.id for info in infos}
-        gone = [id for id in before - listed if not await self._there(id)]  # it may be made after the list was
+        gone = [id for id in before - listed if not await self._there(id)]  # it may have been made after the list
         await self.forget(gone)
         return gone
 
@@ -202,7 +205,7 @@ class Directory:
         except SandboxNotFound:
             return False
         except (Corrupted, NewerVersion):
-            pass  # not readable, but there
+            pass  # it exists, but cannot be read
         return True
 
     async def close_idle(self) -> None:

@@ -1,4 +1,4 @@
-"""Places for work that holds much: a process, a thread, memory."""
+"""Limits on concurrent work that holds much: a process, a thread, memory."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Kind:
 
 
 STATES = Kind("states", each=2, most=8)
-"""For states on their way: each holds one of the provider's threads while a client is slow."""
+"""For states in transfer: each holds one of the provider's threads while a client is slow."""
 CREATES = Kind("creates", each=8)
-"""For what makes sandboxes: the provider makes few at a time."""
+"""For requests that make sandboxes: the provider makes few at a time."""
 CHANGES = Kind("changes", each=8)
-"""For what changes a sandbox, a snapshot, a volume or a template as a whole: each may hold a thread of the provider."""
+"""For changes of a whole sandbox, snapshot, volume or template: each may hold a thread of the provider."""
 ENDS = Kind("ends", each=8)
-"""For what destroys sandboxes: apart from changes, since a destroy ends a stop that takes long."""
+"""For requests that destroy sandboxes: apart from changes, since a destroy ends a stop that takes long."""
 LISTS = Kind("lists", each=2)
 """For long lists: reading and writing one takes the event loop's time, a slice at a time."""
 OUTPUTS = Kind("outputs", each=4, most=32)
@@ -35,7 +35,7 @@ OUTPUTS = Kind("outputs", each=4, most=32)
 SEARCHES = Kind("searches", each=2, most=8)
 """For the processes that find and replace by patterns."""
 SLICES = Kind("slices", each=1)
-"""For slices of large answers, which are made in the event loop."""
+"""For slices of large answers, which the event loop makes."""
 
 
 class Slots:

@@ -28,7 +28,7 @@ class LocatedSnapshot:
     id: str
     project: Project | None
     info: SnapshotInfo
-    """As users see it."""
+    """With the names that users know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class LocatedVolume:
     """Its name at the provider."""
     project: Project | None
     info: VolumeInfo
-    """As users see it."""
+    """With the names that users know."""
 
 
 class Holdings:
@@ -61,7 +61,10 @@ class Holdings:
     async def locate_snapshot(
         self, actor: Actor, asked: str, *, within: str | None = None
     ) -> tuple[Subject, LocatedSnapshot | None]:
-        """By id, or by name in one of the actor's `choices`. Raises Conflict where `within` names several projects."""
+        """The snapshot with that id, or with that name in one of the actor's `choices`.
+
+        Raises Conflict if `within` names several projects.
+        """
         info = None
         if asked.startswith("sn-"):
             info = await self._snapshot(asked)
@@ -77,7 +80,7 @@ class Holdings:
         return Subject(on="snapshot", asked=asked, project=project), located
 
     def project_of_snapshot(self, info: SnapshotInfo) -> Project | None:
-        """Written down when it was taken; else its sandbox's; else, with a database begun anew, by its name."""
+        """The project noted when it was taken; else its sandbox's; else, with a new database, by its name."""
         for item in (
             self._store.belongings.get("snapshot", info.id),
             self._store.belongings.get("sandbox", info.sandbox_id),
@@ -89,7 +92,10 @@ class Holdings:
     async def locate_volume(
         self, actor: Actor, asked: str, *, within: str | None = None
     ) -> tuple[Subject, LocatedVolume | None]:
-        """By name in one of the actor's `choices`. Raises Conflict where `within` names several projects."""
+        """The volume with that name in one of the actor's `choices`.
+
+        Raises Conflict if `within` names several projects.
+        """
         for project in choices(self._store, actor, within):
             name = _inner(project, asked)
             if name is not None and (info := await self._volume(name)):
@@ -102,7 +108,7 @@ class Holdings:
         return self._by_name(info.name)
 
     async def note_snapshot(self, project: Project | None, info: SnapshotInfo) -> None:
-        """One that has just been taken."""
+        """Note a snapshot that has just been taken."""
         item = Belonging(
             kind="snapshot",
             id=info.id,
@@ -114,7 +120,7 @@ class Holdings:
     async def list_snapshots(
         self, projects: Sequence[Project], *, unclaimed: bool = False
     ) -> list[tuple[Project | None, SnapshotInfo]]:
-        """Those of some projects, and those of none, newest first."""
+        """The snapshots of some projects, and those of none, newest first."""
         wanted = {project.id for project in projects}
         found = []
         for info in await self.snapshots.list_snapshots():
@@ -126,7 +132,7 @@ class Holdings:
     async def list_volumes(
         self, projects: Sequence[Project], *, unclaimed: bool = False
     ) -> list[tuple[Project | None, VolumeInfo]]:
-        """Those of some projects, and those of none, by name."""
+        """The volumes of some projects, and those of none, by name."""
         wanted = {project.id for project in projects}
         found = []
         for info in await self.volumes.list_volumes():
@@ -153,7 +159,7 @@ class Holdings:
 
 
 def _inner(project: Project | None, name: str) -> str | None:
-    """The name at the provider; None for what can be no name."""
+    """The name at the provider; None if it is not a valid name."""
     if project is None:
         return name
     try:

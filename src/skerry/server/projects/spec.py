@@ -1,4 +1,4 @@
-"""A client's SandboxSpec made into one for the provider: checked as an option is, and inside its project."""
+"""Turns a client's SandboxSpec into one for the provider: checked like options, and inside its project."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LONGEST = 300
 
 
 async def inner_spec(context: Context, actor: Actor, project: Project, spec: SandboxSpec) -> SandboxSpec:
-    """Raises as `create` does for what it is given, and for what is not the actor's."""
+    """Raises what `create` raises for its options, and an error for what is not the actor's."""
     checked = build_spec(
         name=spec.name,
         env=spec.env,

@@ -1,4 +1,4 @@
-"""A certificate authority of this machine, and a certificate of it for the server: what `skerry up --tls` uses."""
+"""The local certificate authority and the server's certificate, for `skerry up --tls`."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ log = logging.getLogger("skerry.server")
 DAY = datetime.timedelta(days=1)
 CA_LIFETIME = 3650 * DAY
 LIFETIME = 397 * DAY
-"""What browsers take at most."""
+"""The longest validity that browsers accept."""
 RENEW = 30 * DAY
 LOOK = 60.0
-"""Seconds after which a running server looks for a new one."""
+"""Seconds after which a running server looks for a new certificate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,9 @@ class Certificates:
 
 
 def local_certificates(directory: Path, names: frozenset[str]) -> Certificates:
-    """Those in `directory`, made or renewed where they are missing, about to expire, or for other names.
+    """The certificates in `directory`, made or renewed if they are missing, about to expire, or for other names.
 
-    Raises InvalidArgument for what can be no name, Corrupted for an authority that cannot be read.
+    Raises InvalidArgument for an invalid name, Corrupted for an authority that cannot be read.
     """
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     ca_cert, ca_key = _authority(directory)
@@ -66,7 +66,7 @@ def _authority(directory: Path) -> tuple[x509.Certificate, ec.EllipticCurvePriva
         try:
             cert, found = _read(cert_path, key_path)
         except ValueError as error:
-            hint = "put it back, or remove both to make a new authority, which clients have to trust anew"
+            hint = "restore it, or remove both to make a new authority, which clients then have to trust"
             raise Corrupted(f"{cert_path} or {key_path} is damaged: {error}", hint=hint) from error
         lasts = cert.not_valid_after_utc > _now() + LIFETIME
         if isinstance(found, ec.EllipticCurvePrivateKey) and lasts and cert.public_key() == found.public_key():
@@ -132,7 +132,7 @@ def _usage(*, signs: bool) -> x509.KeyUsage:
 
 
 def _serves(cert_path: Path, key_path: Path, names: frozenset[str], ca: x509.Certificate) -> bool:
-    """Whether what is there is good for these names, of this authority, and for some time."""
+    """Whether the certificate covers these names, is of this authority, and stays valid for some time."""
     wanted = {_general(name) for name in names}
     try:
         cert, key = _read(cert_path, key_path)
@@ -140,13 +140,13 @@ def _serves(cert_path: Path, key_path: Path, names: frozenset[str], ca: x509.Cer
         found = cert.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (FileNotFoundError, ValueError, InvalidSignature, x509.ExtensionNotFound):
         return False
-    # Who was killed between the two files has left a key that is not the certificate's.
+    # A process that was killed between the two files has left a key that is not the certificate's.
     fits = key.public_key() == cert.public_key()
     return fits and set(found) == wanted and cert.not_valid_after_utc > _now() + RENEW
 
 
 def _read(cert_path: Path, key_path: Path) -> tuple[x509.Certificate, PrivateKeyTypes]:
-    """Raises ValueError for what is neither."""
+    """Raises ValueError for a name that is neither."""
     cert = x509.load_pem_x509_certificate(cert_path.read_bytes())
     return cert, serialization.load_pem_private_key(key_path.read_bytes(), None)
 
@@ -160,7 +160,7 @@ def _general(name: str) -> x509.GeneralName:
         return x509.DNSName(name)
     except ValueError as error:
         hint = "write names with other letters as in DNS: xn--…"
-        raise InvalidArgument(f"{name!r} can be no name in a certificate: {error}", hint=hint) from error
+        raise InvalidArgument(f"{name!r} cannot be a name in a certificate: {error}", hint=hint) from error
 
 
 def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
@@ -176,15 +176,15 @@ def _now() -> datetime.datetime:
 def check_pair(cert: str | Path, key: str | Path) -> None:
     """Raises InvalidArgument."""
     try:
-        # With a password, so that an encrypted key is refused rather than asked for.
+        # With a password, so that OpenSSL refuses an encrypted key instead of asking for its password.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, password="")
     except OSError as error:
-        hint = "both in PEM: the chain with the server's own first, and its key without a password"
+        hint = "use PEM for both: the chain with the server's certificate first, and its key without a password"
         raise InvalidArgument(f"tls_cert {cert} and tls_key {key} cannot be used: {error}", hint=hint) from error
 
 
 async def follow(context: ssl.SSLContext, cert: Path, key: Path, renew: Callable[[], object] | None) -> None:
-    """Let `context` greet with what is in the files now, whoever renews them; `renew` does where they are ours."""
+    """Let `context` use the certificate that the files have now; `renew` renews it if it is ours."""
 
     def stamps() -> list[tuple[int, int, int]]:
         return [(st.st_ino, st.st_size, st.st_mtime_ns) for st in (os.stat(cert), os.stat(key))]
@@ -194,7 +194,7 @@ async def follow(context: ssl.SSLContext, cert: Path, key: Path, renew: Callable
             renew()
         found = stamps()
         if found != taken:
-            check_pair(cert, key)  # not so while only one of the two is new
+            check_pair(cert, key)  # fails while only one of the two is new
         return found
 
     taken = stamps()
@@ -207,4 +207,4 @@ async def follow(context: ssl.SSLContext, cert: Path, key: Path, renew: Callable
                 taken = found
                 log.info("a new certificate is in use", extra={"file": str(cert)})
         except (SkerryError, OSError) as error:
-            log.error("the certificate in use stays: %s", str(error))
+            log.error("cannot load the new certificate, keeping the old one: %s", str(error))

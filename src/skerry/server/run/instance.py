@@ -1,4 +1,4 @@
-"""The one server of a SKERRY_HOME: its lock, where it says where it is, and the key for commands of this machine.
+"""The one server of a SKERRY_HOME: its lock, its announced address, and the key for commands of this machine.
 
 SKERRY_HOME/server/lock        held by the server that runs
                    run.json    its process and address
@@ -28,7 +28,7 @@ ADMIN = "admin"
 class Instance:
     pid: int
     url: str
-    """Empty while it starts."""
+    """Empty while the server starts."""
     started_at: float
     ca_file: str | None
 
@@ -49,11 +49,11 @@ def claimed(directory: Path) -> Iterator[None]:
 
 def server_taken(by: Instance | None) -> Conflict:
     where = "" if by is None else f" {f'at {by.url} ' if by.url else ''}(process {by.pid})"
-    return Conflict(f"a server runs already{where}", hint="`skerry down` ends it")
+    return Conflict(f"a server already runs{where}", hint="`skerry down` stops it")
 
 
 def _had(lock: TextIO) -> bool:
-    """Whether the lock could be had. Who looks at it, as `running_server` does, has a share of it for a moment."""
+    """Whether the lock was free. A process that only looks at it, as `running_server` does, shares it for a moment."""
     for _ in range(20):
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -65,13 +65,13 @@ def _had(lock: TextIO) -> bool:
 
 
 def announce(directory: Path, url: str, ca_file: str | None) -> None:
-    """Say which process is the server, and where it is once it answers."""
+    """Announce which process is the server, and its address once it answers."""
     instance = Instance(pid=os.getpid(), url=url, started_at=time.time(), ca_file=ca_file)
     replace_file(directory / "run.json", json.dumps(asdict(instance)).encode(), flush=True, several=True)
 
 
 def read(directory: Path) -> Instance | None:
-    """What a server last said of itself."""
+    """What a server last announced."""
     try:
         return Instance(**json.loads((directory / "run.json").read_text()))
     except (FileNotFoundError, ValueError, TypeError):
@@ -79,9 +79,9 @@ def read(directory: Path) -> Instance | None:
 
 
 def running_server(directory: Path) -> Instance | None:
-    """The server that runs or starts, if there is one: its lock is held, so its number is no other process's.
+    """The server that runs or starts, if there is one. It holds the lock, so its pid is not another process's.
 
-    Raises OSError for who may not look.
+    Raises OSError if the caller may not look.
     """
     try:
         with open(directory / "lock") as lock:

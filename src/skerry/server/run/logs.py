@@ -12,7 +12,7 @@ _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "task
 
 
 def _fields(record: logging.LogRecord) -> dict[str, object]:
-    """What the caller has added."""
+    """The fields that the caller has added."""
     return {name: value for name, value in vars(record).items() if name not in _OWN}
 
 
@@ -34,7 +34,7 @@ class Lines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created))
         extra = " ".join(f"{name}={value}" for name, value in _fields(record).items() if value not in (None, ""))
-        # A path or a name is what somebody else chose: it must not begin a line of its own.
+        # A client may have chosen a path or a name: it must not begin a new line.
         text = f"{moment} {record.levelname.lower():7} {record.getMessage()} {extra}".rstrip()
         text = text.encode("unicode_escape").decode("ascii") if not text.isprintable() else text
         return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
@@ -51,5 +51,5 @@ def configure_logs(settings: Settings) -> None:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """uvicorn takes a WebSocket that was refused with an answer for one that was forgotten."""
+    """Drop a wrong message: uvicorn believes that a WebSocket refused with an answer was forgotten."""
     return record.getMessage() != "ASGI callable returned without completing handshake."

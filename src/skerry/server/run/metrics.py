@@ -10,7 +10,7 @@ BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
 class Metrics:
-    """What this process has counted. Used in the event loop alone."""
+    """The counters of this process. Only the event loop uses them."""
 
     def __init__(self) -> None:
         self._requests: Counter[tuple[str, str, str]] = Counter()
@@ -29,7 +29,7 @@ class Metrics:
         self._counters[name] += amount
 
     def text(self, gauges: Mapping[str, float]) -> str:
-        """All of it, with `gauges` as they are now."""
+        """All metrics, with `gauges` as they are now."""
         lines = ["# TYPE skerry_http_requests_total counter"]
         for (method, route, status), count in sorted(self._requests.items()):
             lines.append(f"skerry_http_requests_total{_labels(method=method, route=route, status=status)} {count}")

@@ -1,4 +1,4 @@
-"""The running server: uvicorn with our settings, and an orderly end even with streams open."""
+"""Runs the server: uvicorn with our settings, and an orderly shutdown even with open streams."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ log = logging.getLogger("skerry.server")
 
 FIRST_LINK = 3600.0
 FILES = 65536
-"""How many files and connections the process may have open, where the machine lets it."""
+"""How many files and connections the process may have open, if the machine allows it."""
 SWITCH_EVERY = 0.0005
-"""Seconds after which a busy event loop lets a thread of the provider run: a look at a sandbox needs several turns."""
+"""Seconds after which a busy event loop lets a provider's thread run: a look at a sandbox needs several turns."""
 LAST_RESORT = 10.0
-"""Seconds past `shutdown_timeout` after which the process ends itself, whatever it still does."""
+"""Seconds after `shutdown_timeout` when the process ends itself, even if work is not finished."""
 
 
 def config_of(app: FastAPI, settings: Settings) -> uvicorn.Config:
@@ -58,7 +58,7 @@ def config_of(app: FastAPI, settings: Settings) -> uvicorn.Config:
             proxies=settings.trusted_proxies,
         ),
         ws="websockets-sansio",
-        ws_per_message_deflate=False,  # terminals on a network that is faster than zlib
+        ws_per_message_deflate=False,  # for terminals, the network is faster than zlib
         ws_max_size=4 << 20,
         ws_ping_interval=20.0,
         ws_ping_timeout=20.0,
@@ -86,7 +86,7 @@ class Server(uvicorn.Server):
         on_started: Callable[[], Awaitable[None]] | None = None,
         renew: Callable[[], object] | None = None,
     ) -> None:
-        """`renew` is called now and then, for certificates that are ours."""
+        """`renew` is called from time to time, for certificates that are ours."""
         super().__init__(config_of(app, settings))
         self.context: Context = app.state.context
         self._on_started = on_started
@@ -128,37 +128,37 @@ class Server(uvicorn.Server):
         if self.should_exit:
             self.force_exit = True
             return
-        log.info("told to end", extra={"signal": signal.Signals(number).name})
+        log.info("received a signal, shutting down", extra={"signal": signal.Signals(number).name})
         self.should_exit = True
         limit = self.context.settings.shutdown_timeout + LAST_RESORT
-        last = threading.Timer(limit, os._exit, (1,))  # a thread in a system call keeps Python from ending
+        last = threading.Timer(limit, os._exit, (1,))  # a thread in a system call would keep Python from ending
         last.daemon = True
         last.start()
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """What somebody who has just started a server wants to know."""
+    """What a user who has just started a server wants to know."""
 
     url: str
     admin: str
     """The name of the first administrator."""
     link: str | None
-    """Signs the first administrator in, once; None: it was not asked for."""
+    """Signs the first administrator in, once; None: nobody asked for it."""
     key_file: Path
     certificates: Certificates | None
 
 
 def listen(settings: Settings) -> tuple[socket.socket, Settings]:
-    """A socket that takes connections, and the settings with its port. Raises ProviderUnavailable, InvalidArgument."""
+    """A listening socket, and the settings with its port. Raises ProviderUnavailable, InvalidArgument."""
     try:
         family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
         listener = socket.create_server((settings.host, settings.port), family=family, backlog=2048)
     except OSError as error:
-        taken = "another program has the port; choose one with --port"
+        taken = "another program uses the port; choose another one with --port"
         raise ProviderUnavailable(
-            f"{settings.host}:{settings.port} cannot be listened at: {error.strerror}",
-            hint=taken if error.errno == errno.EADDRINUSE else "--host is an address of this machine",
+            f"cannot listen on {settings.host}:{settings.port}: {error.strerror}",
+            hint=taken if error.errno == errno.EADDRINUSE else "--host must be an address of this machine",
         ) from error
     except OverflowError:
         raise InvalidArgument(f"{settings.port} is not a port") from None
@@ -166,7 +166,7 @@ def listen(settings: Settings) -> tuple[socket.socket, Settings]:
 
 
 def run_server(settings: Settings, on_ready: Callable[[Started], None], *, link: bool) -> None:
-    """Serve until a signal comes. `on_ready` is called when the server answers, with a link to sign in if asked for.
+    """Serve until a signal comes. `on_ready` is called when the server answers, with a sign-in link if asked for.
 
     Raises Conflict while another server runs for this home, Corrupted for a damaged database, InvalidArgument for
     certificates that cannot be used, ProviderUnavailable.
@@ -184,7 +184,7 @@ def run_server(settings: Settings, on_ready: Callable[[Started], None], *, link:
         if settings.tls_cert:
             check_pair(settings.tls_cert, settings.tls_key)
         elif not settings.url.startswith("https:") and not _is_loopback(settings.host):
-            log.warning("plain HTTP at %s: keys and passwords can be read on their way; use --tls", settings.host)
+            log.warning("plain HTTP on %s: others on the network can read keys and passwords; use --tls", settings.host)
         listener, settings = listen(settings)
         app = build_app(settings)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -225,12 +225,12 @@ async def _serve(
 
     try:
         await Server(app, settings, started, renew).serve([listener])
-    except SystemExit:  # uvicorn's word for a start that failed; the log has said why
+    except SystemExit:  # how uvicorn reports a failed start; the log has the reason
         raise ProviderUnavailable("the server could not start", hint="see its log") from None
 
 
 async def first_admin(context: Context) -> User:
-    """The first administrator, who is made if there is none, with the key for this machine."""
+    """The first administrator, made if there is none, with the key for this machine."""
     store, directory = context.store, context.settings.directory
     found = [user for user in store.users.list() if user.admin and not user.disabled]
     found = found or [await store.users.add(instance.ADMIN, admin=True)]

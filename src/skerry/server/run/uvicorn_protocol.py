@@ -1,6 +1,6 @@
-"""HTTP connections as uvicorn has them, with bounds that it lacks.
+"""uvicorn's HTTP connections, with limits that uvicorn lacks.
 
-On the time and the size of a request's head, and on the connections of one address.
+They limit the time and the size of a request's head, and the connections of one address.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _SOCKET_OPTIONS = (
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4),
     (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 120_000),
 )
-"""A client whose machine is gone does not keep its connection."""
+"""Keepalive closes the connection of a client whose machine is gone."""
 
 
 def bounded_protocol(
     header_timeout: float, *, per_address: int, proxies: Collection[str] = ()
 ) -> type[HttpToolsProtocol]:
-    """A protocol that ends a connection whose request's head takes longer, or is larger, than it may.
+    """A protocol that ends a connection whose request's head takes too long or is too large.
 
-    Of one address it takes `per_address` connections, unless that is one of `proxies`. A connection that has become a
-    WebSocket is counted for its user instead.
+    It accepts `per_address` connections from one address, unless that is one of `proxies`. A connection that has become
+    a WebSocket counts for its user instead.
     """
     counts, exempt = Counts(per_address), _TrustedHosts(list(proxies))
 

@@ -1,4 +1,4 @@
-"""What the server keeps: one SQLite file, and a repository for each kind of thing in it."""
+"""The server's database: one SQLite file, and a repository for each kind of thing in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was changed and what was refused, and by whom. No secrets, no contents."""
+"""The audit: what was changed and refused, and by whom; without secrets and contents."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Audit:
     def __init__(self, db: Database) -> None:
         self._db = db
         self.nobodies = Buckets(rate=1.0, burst=300)
-        """Refusals of clients without credentials that are written down, for each address."""
+        """Refusals of clients without credentials that are recorded, for each address."""
 
     async def add(self, entries: Sequence[AuditEntry]) -> None:
         rows = [astuple(entry)[:-1] for entry in entries]
@@ -45,7 +45,7 @@ class Audit:
         await self._db.write(lambda db: db.executemany(sql, rows))
 
     def before(self, seq: int | None, *, project_id: str | None = None, limit: int = 100) -> list[AuditEntry]:
-        """Newest first, those below `seq`; of one project, or of all."""
+        """Entries below `seq`, newest first; of one project, or of all."""
         rows = self._db.rows(
             "SELECT * FROM audit WHERE seq < ?1 AND (?2 IS NULL OR project_id = ?2) ORDER BY seq DESC LIMIT ?3",
             *(2**62 if seq is None else seq, project_id, limit),

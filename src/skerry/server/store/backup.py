@@ -10,25 +10,25 @@ from pathlib import Path
 from skerry.core import Corrupted, DiskFull, FileMissing
 
 _VERSION_AT = 60
-"""Where a database file has its `user_version`: four bytes, big-endian."""
+"""The offset of `user_version` in a database file: four bytes, big-endian."""
 
 
 def backups(directory: Path) -> list[Path]:
-    """Those that are whole, oldest first."""
+    """The complete backups, oldest first."""
     return sorted((directory / "backups").glob("skerry-*.db"))
 
 
 def schema_of(file: Path) -> int:
-    """The number of the last migration that a database has seen; 0: it is none of ours."""
+    """The number of the last migration of a database; 0: it is not one of ours."""
     with open(file, "rb") as header:
         header.seek(_VERSION_AT)
         return int.from_bytes(header.read(4), "big")
 
 
 def back_up(database: Path, *, target: Path | None = None, keep: int | None = None) -> Path:
-    """Copy the database as it is at this moment, by a second connection; whoever writes meanwhile is not held up.
+    """Copy the database as it is at this moment, by a second connection that does not delay writers.
 
-    Without `target` it goes beside the database, where only the newest `keep` stay. Nothing is left of one that fails.
+    Without `target`, the copy goes beside the database, where only the newest `keep` stay. A failed one leaves nothing.
     Raises FileMissing, Corrupted, DiskFull, OSError.
     """
     if not database.exists():
@@ -64,7 +64,7 @@ def back_up(database: Path, *, target: Path | None = None, keep: int | None = No
 
 
 def _remove_parts(directory: Path) -> None:
-    """What is left of those who were killed while they copied; one at a time copies in a process."""
+    """Remove what processes left that were killed while they copied; a process makes one copy at a time."""
     for part in directory.glob(".skerry-*.db.*"):
         process = part.name.rpartition(".")[2].partition("-")[0]
         if process == str(os.getpid()) or not Path("/proc", process).exists():

@@ -1,6 +1,6 @@
 """The SQLite file: opened, checked and migrated; read in the event loop, written by one thread.
 
-A read of an indexed row takes some microseconds, a hop to a thread twenty times that: so reads are plain calls. Every
+A read of an indexed row takes some microseconds, a hop to a thread twenty times that, so reads are plain calls. Every
 change is one BEGIN IMMEDIATE transaction on the writer's thread, one after the other.
 """
 
@@ -28,7 +28,7 @@ _PRAGMAS = ("journal_mode=WAL", "synchronous=NORMAL", "busy_timeout=5000", "fore
 class Database:
     """One open file. Raises Corrupted, DiskFull or ProviderUnavailable for what SQLite cannot do.
 
-    A row that refers to one that is not there any more is a Conflict.
+    A row that refers to a row that no longer exists raises Conflict.
     """
 
     def __init__(self, path: Path) -> None:
@@ -53,14 +53,14 @@ class Database:
             return found
 
     async def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """What `work` returns, called inside a transaction of its own; what it raises undoes the transaction.
+        """Call `work` inside its own transaction and return its result; an error undoes the transaction.
 
-        A cancelled caller does not undo it.
+        Cancelling the caller does not undo it.
         """
         return await asyncio.get_running_loop().run_in_executor(self._writer_thread, self._transact, work)
 
     async def execute(self, sql: str, *values: Any) -> int:
-        """One statement as a transaction; how many rows it changed."""
+        """Execute one statement as a transaction; returns how many rows it changed."""
         return await self.write(lambda db: db.execute(sql, values).rowcount)
 
     def _transact(self, work: Callable[[sqlite3.Connection], T]) -> T:
@@ -69,7 +69,7 @@ class Database:
             try:
                 result = work(self._writer)
                 if isinstance(result, sqlite3.Cursor):
-                    # One that is freed by another thread resets its statement there, which may be in use here again.
+                    # A cursor that another thread frees resets its statement there, which may be in use here again.
                     result.close()
                 self._writer.execute("COMMIT")
             except BaseException:
@@ -99,14 +99,14 @@ def _examine(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def damaged(path: Path, what: str) -> Corrupted:
-    """The refusal of a damaged file, with the newest backup named."""
+    """The error for a damaged file, which names the newest backup."""
     there = backups(path.parent)
-    # SQLite would write what is left in the -wal into whatever file has the name.
+    # SQLite would write the rest of the -wal into any file with this name.
     away = f"move {path}, {path}-wal and {path}-shm away"
     hint = (
         f"stop the server, {away} and copy the newest backup to {path}: {there[-1]}"
         if there
-        else f"there is no backup beside it; {away} to begin with an empty one: sandboxes stay, users do not"
+        else f"there is no backup beside it; {away} to begin with an empty database: sandboxes stay, users do not"
     )
     return Corrupted(f"the database {path} is damaged: {what}", hint=hint)
 
@@ -117,8 +117,8 @@ def _translated(path: Path) -> Iterator[None]:
         yield
     except sqlite3.IntegrityError as error:
         if error.sqlite_errorcode != sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY:
-            raise  # a repository knows what it means
-        raise Conflict("what this belongs to was removed meanwhile") from error
+            raise  # a repository knows the meaning
+        raise Conflict("what this belongs to was removed in the meantime") from error
     except sqlite3.DatabaseError as error:
         raise _translate(error, path) from error
 
@@ -133,7 +133,7 @@ def _translate(error: sqlite3.DatabaseError, path: Path) -> SkerryError:
 
 
 def _migrate(connection: sqlite3.Connection, path: Path) -> None:
-    """Bring the schema up to date, each step a transaction, after a backup for who wants to go back."""
+    """Bring the schema up to date, each step in a transaction, after a backup for a return to the old version."""
     steps = sorted(
         (file for file in resources.files("skerry.server.store.migrations").iterdir() if file.name.endswith(".sql")),
         key=lambda file: file.name,
@@ -143,7 +143,7 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
         older = [file for file in backups(path.parent) if 0 < schema_of(file) <= len(steps)]
         otherwise = f", or restore the newest backup from before: {older[-1]}" if older else ""
         raise ProviderUnavailable(
-            f"the database is of a newer Skerry (schema {version}, this one knows {len(steps)})",
+            f"a newer Skerry wrote the database (schema {version}, this one knows {len(steps)})",
             hint=f"install that version{otherwise}",
         )
     if 0 < version < len(steps):

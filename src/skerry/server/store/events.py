@@ -38,7 +38,7 @@ class Events:
         self._db = db
 
     async def add(self, project_id: str | None, events: Iterable[Event]) -> int:
-        """Store those that are not there yet; how many."""
+        """Store the events that are not stored yet; returns how many."""
         rows = [
             (event.sandbox_id, project_id, event.cursor, event.type, event.time, json.dumps(event.data))
             for event in events
@@ -61,22 +61,22 @@ class Events:
         return await self._db.write(work) if rows else 0
 
     def cursor(self, sandbox_id: str) -> int:
-        """The provider's cursor of the last event that was stored, whatever is pruned."""
+        """The provider's cursor of the last event that was stored, even if it is pruned since."""
         row = self._db.row("SELECT cursor FROM event_cursors WHERE sandbox_id = ?", sandbox_id)
         return 0 if row is None else int(row["cursor"])
 
     def of_sandbox(self, sandbox_id: str) -> StoredEvent | None:
-        """The last one of a sandbox."""
+        """The last event of a sandbox."""
         row = self._db.row("SELECT * FROM events WHERE sandbox_id = ? ORDER BY cursor DESC LIMIT 1", sandbox_id)
         return None if row is None else _event(row)
 
     def first(self) -> int:
-        """The lowest `seq` that is kept; where none is, that of the next."""
+        """The lowest `seq` that is kept; if none is, that of the next event."""
         row = self._db.row("SELECT min(seq) AS seq FROM events")
         return self.last() + 1 if row is None or row["seq"] is None else int(row["seq"])
 
     def last(self) -> int:
-        """The last `seq` there ever was; never falls, whatever is pruned."""
+        """The highest `seq` there ever was; pruning does not lower it."""
         row = self._db.row("SELECT seq FROM sqlite_sequence WHERE name = 'events'")
         return 0 if row is None else int(row["seq"])
 
@@ -89,7 +89,7 @@ class Events:
         types: Sequence[str] = (),
         limit: int = 100,
     ) -> list[StoredEvent]:
-        """Those above `seq`: of some projects (None: of all), of one sandbox, of some types."""
+        """The events above `seq`: of some projects (None: of all), of one sandbox, of some types."""
         where, values = ["seq > ?"], [seq]
         for column, wanted in (("project_id", projects), ("type", types or None)):
             if wanted is not None:

@@ -1,4 +1,4 @@
-"""API keys of users and tokens of sandboxes; of both only the hash is stored."""
+"""API keys of users and tokens of sandboxes; only hashes of both are stored."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Keys:
         return key, text
 
     def check(self, text: str) -> ApiKey | None:
-        """The key of that text, if it is good."""
+        """The key with that text, if it is valid."""
         row = self._row("api_keys", text, "sk")
         return None if row is None else _key(row)
 

@@ -18,9 +18,9 @@ class Lease:
     holder: str
     """The name that a client's process has given itself; nobody can guess it."""
     process: int
-    """Its process id, for people who look."""
+    """The client's process id, for people who look."""
     preparing: bool = False
-    """Whether what makes it complete is still to be done by its holder."""
+    """Whether its holder still has to complete it."""
 
 
 class LeaseStore:
@@ -35,7 +35,7 @@ class LeaseStore:
         return [_lease(row) for row in self._db.rows("SELECT * FROM leases")]
 
     async def put(self, lease: Lease) -> None:
-        """A later holder takes the place of an earlier one, and what is still to be done is still to be done."""
+        """A later holder replaces an earlier one; `preparing` stays as it was."""
         await self._db.execute(
             "INSERT INTO leases (kind, id, holder, process, preparing) VALUES (?, ?, ?, ?, ?)"
             " ON CONFLICT DO UPDATE SET holder = excluded.holder, process = excluded.process",

@@ -17,9 +17,9 @@ Kind = Literal["sandbox", "snapshot", "volume", "template"]
 class Belonging:
     kind: Kind
     id: str
-    """The provider's id; of a volume its name there; of a template its name without a version."""
+    """The provider's id; for a volume its name there; for a template its name without a version."""
     project_id: str | None
-    """None: it was made past the server, so only administrators see it."""
+    """None: it was made without the server, so only administrators see it."""
     name: str | None
     """As users see it."""
     gone: bool = False
@@ -47,7 +47,7 @@ class Belongings:
         return None if row is None else _belonging(row)
 
     def named(self, kind: Kind, project_id: str | None, name: str) -> list[Belonging]:
-        """What is there under a name: one of a project; of no project there may be several."""
+        """What has a name now: one thing in a project; without a project there may be several."""
         rows = self._db.rows(
             "SELECT * FROM belongings WHERE kind = ? AND project_id IS ? AND name = ? AND gone_at IS NULL",
             *(kind, project_id, name),
@@ -55,14 +55,14 @@ class Belongings:
         return [_belonging(row) for row in rows]
 
     def there(self, kind: Kind) -> list[Belonging]:
-        """All of a kind that are there."""
+        """All existing things of a kind."""
         return [
             _belonging(row)
             for row in self._db.rows("SELECT * FROM belongings WHERE kind = ? AND gone_at IS NULL", kind)
         ]
 
     async def put(self, belongings: Iterable[Belonging]) -> None:
-        """Note what is there; what was noted of the same thing is replaced, but for who made it."""
+        """Note that these exist; replaces earlier notes, except for who made them."""
         rows = [(item.kind, item.id, item.project_id, item.name, time.time(), item.made_by) for item in belongings]
         if rows:
             sql = (
@@ -72,7 +72,7 @@ class Belongings:
             await self._db.write(lambda db: db.executemany(sql, rows))
 
     async def claim(self, item: Belonging) -> Belonging:
-        """Note what nobody has; as it is noted then, by whoever was first."""
+        """Note a thing that nobody owns yet; returns the note of the first request that noted it."""
         row = (item.kind, item.id, item.project_id, item.name, time.time())
         sql = (
             "INSERT INTO belongings VALUES (?1, ?2, ?3, ?4, ?5, NULL, NULL)"

@@ -1,4 +1,4 @@
-"""Projects and who is a member of them."""
+"""Projects and their members."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Project:
     slug: str
     name: str
     personal_of: str | None
-    """The user whose own it is."""
+    """The user whose personal project it is."""
     created_at: float
     made_by: str | None = None
     """The user who made it; None: not known."""
@@ -70,7 +70,7 @@ class Projects:
         return None if row is None else _project(row)
 
     def of_user(self, user_id: str) -> list[tuple[Project, Role]]:
-        """Those a user is a member of, the personal one first, then by name."""
+        """The projects of which a user is a member, the personal one first, then by name."""
         rows = self._db.rows(
             "SELECT projects.*, role FROM members JOIN projects ON id = project_id WHERE user_id = ?1"
             " ORDER BY personal_of IS NOT ?1, name, id",
@@ -99,7 +99,7 @@ class Projects:
         return self._db.row(sql, one, other) is not None
 
     async def set_member(self, project_id: str, user_id: str, role: Role | None) -> None:
-        """Give somebody a role, or none any more. Raises Conflict where no owner would be left."""
+        """Give a user a role, or remove the user. Raises Conflict if no owner would be left."""
 
         def work(db: sqlite3.Connection) -> None:
             if role is None:
@@ -120,7 +120,7 @@ class Projects:
         await self._db.execute("UPDATE projects SET name = ? WHERE id = ?", name, id)
 
     async def remove(self, id: str) -> None:
-        """Raises Conflict while a sandbox belongs to it; what snapshots and volumes there are the provider knows."""
+        """Raises Conflict while a sandbox belongs to it; only the provider knows its snapshots and volumes."""
 
         def work(db: sqlite3.Connection) -> None:
             (left,) = db.execute(

@@ -80,16 +80,16 @@ class Users:
         return [_user(row) for row in self._db.rows("SELECT * FROM users ORDER BY name")]
 
     def password(self, name: str) -> tuple[str | None, User] | None:
-        """What is stored of somebody's password."""
+        """The stored hash of a user's password."""
         row = self._db.row("SELECT * FROM users WHERE name = ?", name)
         return None if row is None else (row["password"], _user(row))
 
     async def change(
         self, id: str, *, password: str | None = None, admin: bool | None = None, disabled: bool | None = None
     ) -> None:
-        """Change what is given. A new password, or being disabled, ends the user's sessions.
+        """Change the given fields. A new password, or being disabled, ends the user's sessions.
 
-        Raises Conflict where no administrator would be left.
+        Raises Conflict if no administrator would be left.
         """
 
         def work(db: sqlite3.Connection) -> None:
@@ -107,9 +107,9 @@ class Users:
         await self._db.write(work)
 
     async def remove(self, id: str) -> None:
-        """With keys, sessions and memberships; the personal project stays for administrators to see to.
+        """Remove a user with keys, sessions and memberships; the personal project stays, for administrators.
 
-        Raises Conflict where no administrator would be left.
+        Raises Conflict if no administrator would be left.
         """
 
         def work(db: sqlite3.Connection) -> None:
@@ -128,7 +128,7 @@ class Users:
         await self._db.write(work)
 
     def session(self, hash: bytes) -> tuple[User, float] | None:
-        """Whose session it is and when it ends; None if there is none that is good."""
+        """The user of a session and when it ends; None if there is no valid one."""
         row = self._db.row(
             "SELECT users.*, expires_at FROM sessions JOIN users ON users.id = user_id"
             " WHERE hash = ? AND expires_at > ? AND NOT disabled",
@@ -156,7 +156,7 @@ class Users:
         await self._db.write(work)
 
     async def use_link(self, hash: bytes) -> User | None:
-        """Whose link it was; it is used up then."""
+        """The user of a link. Uses the link up."""
         now = time.time()
 
         def work(db: sqlite3.Connection) -> User | None:
@@ -173,4 +173,4 @@ class Users:
 
 def _keep_an_admin(db: sqlite3.Connection) -> None:
     if not db.execute("SELECT 1 FROM users WHERE admin AND NOT disabled").fetchone():
-        raise Conflict("no administrator would be left", hint="make another user one first")
+        raise Conflict("no administrator would be left", hint="make another user an administrator first")

@@ -1,4 +1,4 @@
-"""Webhooks: where events of a project are sent, and how far each has come."""
+"""Webhooks: where events of a project are sent, and the position of each."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Webhook:
     created_by: str
     created_at: float
     since: int
-    """The last event that was delivered or given up."""
+    """The last event that was delivered or dropped."""
     attempts: int
-    """Of the next one."""
+    """Attempts for the next event."""
     next_at: float
     last_status: str
     dropped: int
@@ -59,7 +59,7 @@ class Webhooks:
         return [_webhook(row) for row in rows]
 
     def due(self, now: float, last: int) -> list[Webhook]:
-        """Those that may have something to send."""
+        """The webhooks that may have something to send."""
         rows = self._db.rows("SELECT * FROM webhooks WHERE next_at <= ? AND since < ? ORDER BY next_at", now, last)
         return [_webhook(row) for row in rows]
 
@@ -69,7 +69,7 @@ class Webhooks:
     async def progress(
         self, id: str, since: int, *, attempts: int = 0, next_at: float = 0.0, status: str = "", dropped: int = 0
     ) -> None:
-        """Note how far it has come."""
+        """Note the webhook's position."""
         await self._db.execute(
             "UPDATE webhooks SET since = ?, attempts = ?, next_at = ?, last_status = ?, dropped = dropped + ?"
             " WHERE id = ?",

@@ -1,4 +1,4 @@
-"""The server's own connection to an agent, greeted, for a client's frames to pass through."""
+"""The server's own connection to an agent, after the greeting, which carries a client's frames."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class Connection(Protocol):
     """Bytes to and from an agent. Each raises ConnectionLost when it is broken."""
 
     async def receive(self) -> bytes:
-        """b"": the agent has closed it."""
+        """Returns b"" when the agent has closed it."""
 
     async def send(self, data: bytes | memoryview) -> None: ...
 
 
 @asynccontextmanager
 async def open_agent(provider: Provider, sandbox_id: str) -> AsyncIterator[tuple[Hello, Connection]]:
-    """A connection of its own to the sandbox's agent, and what the agent said first.
+    """A new connection to the sandbox's agent, and the agent's greeting.
 
     Raises SandboxNotFound, SandboxStopped, SandboxFailed, ConnectionLost, Corrupted.
     """
@@ -51,14 +51,14 @@ async def _greet(channel: Channel, connection: Connection) -> Hello:
     reader = HelloReader()
     while data := await connection.receive():
         if reader.feed(data):
-            raise Corrupted("the agent said more than its greeting before it was asked")
+            raise Corrupted("the agent sent more than its greeting before it was asked")
         if reader.hello is not None:
             return reader.hello
     raise ConnectionLost("the agent closed the connection instead of a greeting")
 
 
 def _connection(stream: ByteStream) -> Connection:
-    """The quickest way there is: a socket is read and written without a layer in between."""
+    """The fastest way: reads and writes a socket without a layer in between."""
     raw = raw_socket(stream)
     return _Streamed(stream) if raw is None else _Raw(raw)
 

@@ -1,4 +1,4 @@
-"""The audit of what happens inside streams: written down in batches, so that nobody waits for the disk."""
+"""The audit of what happens inside streams, written in batches, so that nobody waits for the disk."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from skerry.server.store import AuditEntry
 
 WRITE_EVERY = 0.1
 MOST = 5000
-"""Entries held at once: who produces more waits."""
+"""Entries held at once: a client that produces more waits."""
 
 
 class Trail:
-    """Of one socket."""
+    """The audit of one socket."""
 
     def __init__(self, context: Context, actor: Actor, subject: Subject) -> None:
         self._context, self._actor, self._subject = context, actor, subject
@@ -64,7 +64,7 @@ class Trail:
 
     @asynccontextmanager
     async def kept(self) -> AsyncIterator[None]:
-        """Around the socket's life; at its end everything is written."""
+        """Around the socket's lifetime; at its end everything is written."""
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._write_on)

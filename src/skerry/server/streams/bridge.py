@@ -1,4 +1,4 @@
-"""Binary streams between the event loop and a thread that blocks on them; never more than a few pieces are held."""
+"""Binary streams between the event loop and a thread that blocks on them; they hold only a few pieces."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PIECE = 1 << 20
 
 
 class Outlet(io.RawIOBase):
-    """A thread writes to it, the event loop iterates it. `close_now` ends both sides."""
+    """A thread writes to it, the event loop iterates over it. `close_now` ends both sides."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Outlet(io.RawIOBase):
         return True
 
     def write(self, data: Any) -> int:
-        """Waits while the other side has enough. Raises ConnectionLost when it is gone."""
+        """Waits while the reader has enough. Raises ConnectionLost when the reader is gone."""
         part = bytes(data)
         self._parts.append(part)
         self._size += len(part)
@@ -44,22 +44,22 @@ class Outlet(io.RawIOBase):
 
     def _put(self, piece: bytes | None) -> None:
         if self._dead:
-            raise ConnectionLost("whoever wanted the state is gone")
+            raise ConnectionLost("the client that reads the state is gone")
         try:
             asyncio.run_coroutine_threadsafe(self._queue.put(piece), self._loop).result()
         except (FutureCancelled, RuntimeError):
-            raise ConnectionLost("whoever wanted the state is gone") from None
+            raise ConnectionLost("the client that reads the state is gone") from None
         if self._dead:
-            raise ConnectionLost("whoever wanted the state is gone")
+            raise ConnectionLost("the client that reads the state is gone")
 
     def abandon(self) -> None:
-        """From the event loop: nobody reads any more; the thread's next write fails."""
+        """Called from the event loop when nobody reads any more; the thread's next write fails."""
         self._dead = True
         while not self._queue.empty():
             self._queue.get_nowait()
 
     async def finish(self) -> None:
-        """From the event loop, when the thread is done: the rest, and the end."""
+        """Called from the event loop when the thread is done: sends the rest, and the end."""
         if self._parts:
             piece, self._parts, self._size = b"".join(self._parts), [], 0
             await self._queue.put(piece)

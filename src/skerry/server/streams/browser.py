@@ -1,4 +1,4 @@
-"""The browser's end of a stream: what it was shown and has not acknowledged is bounded.
+"""The browser's end of a stream: bounds what was sent and not acknowledged.
 
 Terminals and processes use one framing. Down, a binary message is `u8 channel | u64 offset | bytes`: channel 1 is
 stdout or the screen, 2 is stderr. `{"type": "gap", "channel", "from", "to"}` says which bytes are no longer kept. Up, a
@@ -26,19 +26,19 @@ from skerry.server.access.revocation import until_over
 from skerry.server.context import Context
 
 UNACKNOWLEDGED = 256 * 1024
-"""Bytes in flight; who does not acknowledge is shown no more."""
+"""Bytes in flight; a browser that does not acknowledge gets no more."""
 MAX_INPUT = 1 << 20
 PIECE = 64 * 1024
-"""What is passed on at a time, so that it shows when a program takes any of it."""
+"""Bytes passed on at a time, so that it is visible when a program takes any of them."""
 MAX_TEXT = 4096
 MOST_WAITING = 4 << 20
 """Bytes of input that wait for the program. Acknowledgements behind more than that wait too."""
 PATIENCE = 15.0
-"""Seconds that a program may take none of it; shorter than what keepalive allows a socket that is not read."""
+"""Seconds for which a program may take no input; shorter than keepalive allows for a socket that is not read."""
 HEAD = struct.Struct(">BQ")
 STDOUT, STDERR = 1, 2
 _CODES = {InvalidArgument.code: 4400, TooLarge.code: 4413}
-"""What a socket is closed with for what its browser did; 4503 for the rest."""
+"""The close codes for errors of the browser; all others close with 4503."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,34 +51,34 @@ class Ended:
 
 
 class Stream(Protocol):
-    """What runs in a sandbox and is shown to a browser."""
+    """A program in a sandbox that a browser shows."""
 
     async def down(self) -> Ended:
-        """Show all there is, until it ends."""
+        """Show all output, until it ends."""
 
     async def news(self) -> None:
-        """Tell what changes beside that."""
+        """Report other changes."""
 
     async def take(self, message: bytes | dict[str, Any]) -> None:
-        """Something from the browser, in order; returns when the program has it. Raises SkerryError."""
+        """Handle a message from the browser, in order; returns when the program has it. Raises SkerryError."""
 
 
 async def admit(context: Context, actor: Actor, subject: Subject, *, view: bool, operation: str) -> Action:
-    """What the stream needs; that somebody controls it, or may not, is audited. Raises PermissionDenied."""
+    """The action that the stream needs; audits who controls it, or may not. Raises PermissionDenied."""
     if view:
-        return Action.SANDBOX_READ  # which the route has asked for
+        return Action.SANDBOX_READ  # the route has checked it
     action = Action.SANDBOX_WRITE
     allowed = context.allows(actor, action, subject)
     outcome = "ok" if allowed else PermissionDenied.code
     await context.audit(actor, action, subject, operation=f"{operation}?mode=control", outcome=outcome)
     if not allowed:
-        raise PermissionDenied("you may look at this, not use it", hint="open it with mode=view")
+        raise PermissionDenied("you may watch this, not control it", hint="open it with mode=view")
     return action
 
 
 @contextmanager
-def gone_is_fine() -> Iterator[None]:
-    """A browser that is gone is no fault."""
+def ignore_disconnect() -> Iterator[None]:
+    """Ignore a browser that has disconnected."""
     try:
         yield
     except* WebSocketDisconnect:
@@ -86,7 +86,7 @@ def gone_is_fine() -> Iterator[None]:
 
 
 class Browser:
-    """Made with an accepted socket; `since` is the offset of the next byte of each channel, -1 where it begins now."""
+    """Takes an accepted socket; `since` is the offset of the next byte of each channel, -1 to begin now."""
 
     def __init__(self, socket: WebSocket, since: Mapping[int, int]) -> None:
         self._socket = socket
@@ -95,13 +95,13 @@ class Browser:
         self._acknowledged: dict[int, int] = {}
         self._room = anyio.Event()
         self._waiting: deque[bytes | dict[str, Any]] = deque()
-        """What the browser has sent and the program not taken, in order."""
+        """What the browser has sent and the program has not taken, in order."""
         self._size = 0
         """Bytes of it."""
         self._came, self._taken = anyio.Event(), anyio.Event()
 
     async def run(self, stream: Stream, context: Context, actor: Actor, subject: Subject, action: Action) -> None:
-        """Show `stream` until it, the browser or the server ends, or the actor may no longer."""
+        """Show `stream` until it, the browser or the server ends, or the actor may no longer see it."""
         end = Ended()
         async with anyio.create_task_group() as tasks:
 
@@ -122,7 +122,7 @@ class Browser:
             async def up() -> None:
                 await until_failed(self._read())
                 with anyio.move_on_after(PATIENCE):
-                    await self._all_taken()  # typed before it went
+                    await self._all_taken()  # typed before the browser left
                 tasks.cancel_scope.cancel()
 
             async def take() -> None:
@@ -135,7 +135,7 @@ class Browser:
         await self._close(end)
 
     async def show(self, channel: int, offset: int, data: bytes) -> None:
-        """Send bytes, and before them the gap that they leave; then wait until few enough are in flight."""
+        """Send bytes, after the gap before them if there is one; then wait until few enough are in flight."""
         if 0 <= self._next[channel] < offset:
             await self.tell({"type": "gap", "channel": channel, "from": self._next[channel], "to": offset})
         self._acknowledged.setdefault(channel, offset)
@@ -146,7 +146,7 @@ class Browser:
             await self._room.wait()
 
     def shown(self, channel: int) -> int:
-        """The offset behind the last byte that was sent."""
+        """The offset after the last byte that was sent."""
         return max(0, self._next[channel])
 
     async def tell(self, message: dict[str, Any]) -> None:
@@ -156,9 +156,9 @@ class Browser:
         await self.tell({"type": "error", **{key: value for key, value in to_problem(error).items() if key != "type"}})
 
     async def _read(self) -> None:
-        """Keep what the browser sends for `_pass_on`, until it is gone. Raises InvalidArgument, TooLarge.
+        """Keep what the browser sends for `_pass_on`, until it disconnects. Raises InvalidArgument, TooLarge.
 
-        It reads on while the program takes nothing: the program may itself wait for an acknowledgement.
+        It keeps reading while the program takes nothing: the program may itself wait for an acknowledgement.
         """
         async for message in self._messages():
             while self._size > MOST_WAITING:
@@ -185,7 +185,7 @@ class Browser:
             await self._taken.wait()
 
     async def _messages(self) -> AsyncIterator[bytes | dict[str, Any]]:
-        """What the browser sends, but acknowledgements; ends with the socket. Raises InvalidArgument."""
+        """What the browser sends, except acknowledgements; ends with the socket. Raises InvalidArgument."""
         while True:
             message = await self._socket.receive()
             if message["type"] == "websocket.disconnect":
@@ -217,7 +217,7 @@ class Browser:
 
 
 def _size(message: bytes | dict[str, Any]) -> int:
-    """What it costs to keep it; nothing is free."""
+    """The cost of keeping a message; none is free."""
     return 500 + len(message)
 
 

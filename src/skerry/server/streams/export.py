@@ -1,4 +1,4 @@
-"""Exports as pieces: what an HTTP answer cannot say once it has begun (progress, and how it ended) is among them."""
+"""Exports as pieces, which include what an HTTP answer cannot say once it has begun: progress and the outcome."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _piece(kind: bytes, payload: bytes) -> bytes:
 
 
 async def exporting(provider: Portable, source_id: str) -> AsyncGenerator[bytes]:
-    """The pieces of an export. What fails before the first is raised, what fails later is the last piece."""
+    """The pieces of an export. An error before the first piece is raised, a later one is the last piece."""
     outlet = Outlet()
     target = _Target(outlet)
 

@@ -1,7 +1,7 @@
-"""What a client's frames may do on their way to an agent, without any input or output.
+"""Checks a client's frames on their way to an agent, without any input or output.
 
-Every frame is looked at. An opener passes if the caller's `allows` says so; one that is refused is answered here, and
-the agent never hears of its stream. Whatever is no client's to say ends the connection.
+Every frame is checked. An opener passes if the caller's `allows` says so; a refused one is answered here, and the
+agent never hears of its stream. A frame that clients may not send ends the connection.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from skerry.wire import (
 
 FIRST_OPENER = 0x10
 MAX_REFUSED = 256
-"""Openers that are refused on one connection: somebody who goes on after that is not mistaken."""
+"""Openers that are refused on one connection: a client that continues after that does not do it by mistake."""
 MOST_LOOKED_AT = 64 << 10
 _CARRIERS = (int(Type.DATA), int(Type.CREDIT), int(Type.CLOSE))
 _KNOWN = {int(kind): kind for kind in Type}
 _DECIDING: dict[int, type[Attach | Life]] = {int(Type.ATTACH): Attach, int(Type.LIFE): Life}
-"""Openers whose fields decide what they need: passed on as they were understood here, so the agent cannot read
-something else into them."""
+"""Openers whose fields decide what they need: passed on as they were understood here, so the agent cannot understand
+them differently."""
 
 
 @dataclass(slots=True)
 class Passage:
-    """What became of some bytes of a client."""
+    """What happens to some bytes of a client."""
 
     forward: bytes | memoryview = b""
     """For the agent."""
@@ -47,14 +47,14 @@ class Passage:
 
 
 class Gate:
-    """Between one client and one agent. `feed` takes what the client sends, in pieces of any size."""
+    """The gate between one client and one agent. `feed` takes what the client sends, in pieces of any size."""
 
     def __init__(self, allows: Callable[[Frame], bool], *, longest: float | None = None) -> None:
-        """`longest` is the most seconds that a sandbox may be given to live; None: any."""
+        """`longest` is the longest lifetime in seconds that a sandbox may get; None: any."""
         self._allows, self._longest = allows, longest
         self._buffer = bytearray()
         self._needed = 0
-        """Bytes that must be there before it is worth to look again: a frame in many pieces is not copied for each."""
+        """Bytes to wait for before the next look: a frame in many pieces is not copied for each of them."""
         self._last = 0
         self._refused: set[int] = set()
 
@@ -64,7 +64,7 @@ class Gate:
         return len(self._buffer)
 
     def announces(self, kind: Type, data: bytes) -> bool:
-        """Whether a frame of that type is in what `feed` would look at, given `data`; False for what is long."""
+        """Whether `feed(data)` would see a frame of that type; False for long data."""
         size = len(self._buffer) + len(data)
         if size > MOST_LOOKED_AT or (self._buffer and size < self._needed):
             return False
@@ -113,7 +113,7 @@ class Gate:
         return passage
 
     def _look(self, frame: Frame, passage: Passage, answers: list[bytes]) -> bytes | None:
-        """None: it passes as it is; else what takes its place, which may be nothing."""
+        """None: the frame passes unchanged; else its replacement, which may be empty."""
         if frame.stream == 0:
             if frame.type in (Type.PING, Type.PONG):
                 return None
@@ -142,7 +142,7 @@ class Gate:
         return None if plain is frame else encode_frame(plain.stream, plain.type, plain.payload, plain.flags)
 
     def _plain(self, frame: Frame) -> Frame:
-        """The frame with nothing in it that was not understood here."""
+        """The frame without anything that was not understood here."""
         kind = _DECIDING.get(frame.type)
         if kind is None:
             return frame
@@ -165,24 +165,24 @@ class Gate:
 
 
 class Splice:
-    """What goes to a client: the agent's bytes as they come, and answers of the gate between two of its frames."""
+    """What goes to a client: the agent's bytes as they come, and the gate's answers between two of its frames."""
 
     def __init__(self) -> None:
         self._left = 0
-        """Bytes of the agent's current frame that have not come yet."""
+        """Bytes of the agent's current frame that have not arrived yet."""
         self._head = b""
-        """Of a header that has not come as a whole."""
+        """The part of a header that has arrived."""
         self._waiting: list[bytes] = []
 
     def answer(self, data: bytes) -> bytes:
-        """What to send now: nothing while the agent is in the middle of a frame, then it goes out behind that."""
+        """What to send now: nothing while the agent is in the middle of a frame; the answer then follows that frame."""
         if self._left or self._head:
             self._waiting.append(data)
             return b""
         return data
 
     def feed(self, data: bytes) -> bytes:
-        """What to send for what has come from the agent. Raises FrameError for a frame that is too long."""
+        """What to send for the bytes that came from the agent. Raises FrameError for a frame that is too long."""
         position, size, place = 0, len(data), 0
         while position < size:
             if self._left:

@@ -1,6 +1,6 @@
 """A background process for browsers, in the framing of `browser.py`: two channels down, its input up.
 
-Down, beside that: text `{"type": "exit" | "error"}`. Up: `{"type": "eof"}` ends its input.
+Down there is also the text `{"type": "exit" | "error"}`. Up, `{"type": "eof"}` ends its input.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from starlette.websockets import WebSocket
 from skerry.core import InvalidArgument, ProcessNotFound, SkerryError
 from skerry.sdk import AsyncExecStream, AsyncProcess
 from skerry.server.context import About, Ctx, Sandbox, Who
-from skerry.server.streams.browser import STDERR, STDOUT, Browser, Ended, admit, gone_is_fine
+from skerry.server.streams.browser import STDERR, STDOUT, Browser, Ended, admit, ignore_disconnect
 from skerry.server.streams.terminal import check_runs
 from skerry.server.web.guard import Routes
 
@@ -38,14 +38,14 @@ async def process(
     view = mode == "view"
     action = await admit(context, actor, subject, view=view, operation=f"WS {PATH}")
     await check_runs(context, sandbox.id)
-    # Who only looks starts nothing; who controls shares the handle of the requests that send input.
+    # A viewer starts nothing; a controller shares the handle of the requests that send input.
     box = await sandbox.use(auto_start=not view)
     handle = await box.processes.get(process, view=True) if view else await context.processes.get(box, process)
     start = (since, since if since_stderr is None else since_stderr)
     async with handle.attach(since=since if since_stderr is None else start, output_limit=0) as stream:
         await socket.accept()
         browser = Browser(socket, dict(zip((STDOUT, STDERR), start, strict=True)))
-        with gone_is_fine():
+        with ignore_disconnect():
             await browser.run(_Process(handle, stream, browser), context, actor, subject, action)
 
 
@@ -65,7 +65,7 @@ class _Process:
         return Ended()
 
     async def news(self) -> None:
-        """There is none."""
+        """A process has no other changes to report."""
 
     async def take(self, message: bytes | dict[str, Any]) -> None:
         try:

@@ -1,8 +1,8 @@
 """A terminal for browsers, in the framing of `browser.py`.
 
-Down, beside that: text `{"type": "state" | "exit" | "error", …}`. Up: binary is typed, text is `{"type": "resize",
-"cols": n, "rows": n}`. The terminal lives in the sandbox's agent: a browser that comes back with `?since=` and the last
-offset it has gets what follows, whatever happened to this server in between.
+Down there is also the text `{"type": "state" | "exit" | "error", …}`. Up, binary messages are typed, and text is
+`{"type": "resize", "cols": n, "rows": n}`. The terminal lives in the sandbox's agent: a browser that returns with
+`?since=` and its last offset gets what follows, even if this server was restarted in between.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from starlette.websockets import WebSocket
 from skerry.core import Conflict, InvalidArgument, ProcessNotFound, SkerryError, State
 from skerry.sdk import AsyncTerminal, AsyncTerminalStream
 from skerry.server.context import About, Context, Ctx, Sandbox, Who
-from skerry.server.streams.browser import STDOUT, Browser, Ended, admit, gone_is_fine
+from skerry.server.streams.browser import STDOUT, Browser, Ended, admit, ignore_disconnect
 from skerry.server.web.guard import Routes
 
 router = Routes("streams")
 PATH = "/v1/sandboxes/{sandbox}/terminals/{terminal}"
 Mode = Literal["control", "view", "takeover"]
-Offset = Annotated[int, Query(ge=-1, le=2**62, description="The offset of the next byte; -1: only what comes.")]
+Offset = Annotated[int, Query(ge=-1, le=2**62, description="The offset of the next byte; -1: only new output.")]
 Side = Annotated[int | None, Query(ge=1, le=10_000)]
 
 
@@ -38,7 +38,7 @@ async def terminal(
     rows: Side = None,
     mode: Mode = "control",
 ) -> None:
-    # To control is to take over: the last one to come controls. Who was taken over comes back with mode=view.
+    # The client that opens it last takes over control. A client that lost control returns with mode=view.
     view = mode == "view"
     action = await admit(context, actor, subject, view=view, operation=f"WS {PATH}")
     box = await sandbox.use(auto_start=False)
@@ -49,12 +49,12 @@ async def terminal(
             await _resize(handle, cols, rows)
         await socket.accept()
         browser = Browser(socket, {STDOUT: since})
-        with gone_is_fine():
+        with ignore_disconnect():
             await browser.run(_Terminal(handle, stream, browser), context, actor, subject, action)
 
 
 async def check_runs(context: Context, sandbox_id: str) -> None:
-    """A terminal does not outlive a stop, so nothing is started for one."""
+    """A terminal does not outlive a stop, so the sandbox is not started for one."""
     info = await context.provider.get(sandbox_id)
     if info.state is not State.RUNNING:
         raise ProcessNotFound(f"the sandbox is {info.state}: its terminals are gone")
@@ -64,7 +64,7 @@ async def _resize(handle: AsyncTerminal, cols: int, rows: int) -> None:
     try:
         await handle.resize(cols, rows)
     except ProcessNotFound:
-        pass  # it has ended: what it showed is still to be read
+        pass  # it has ended: its output can still be read
 
 
 class _Terminal:
@@ -84,7 +84,7 @@ class _Terminal:
         return Ended()
 
     async def news(self) -> None:
-        """The size and who controls it, now and whenever that changes."""
+        """Report the size and who controls it, now and at every change."""
         told: tuple[Any, ...] = ()
         while True:
             now = (self._stream.size, self._stream.controls)
@@ -104,10 +104,10 @@ class _Terminal:
                 cols, rows = message.get("cols"), message.get("rows")
                 if not isinstance(cols, int) or not isinstance(rows, int):
                     raise InvalidArgument("a size is two whole numbers")
-                if not self._stream.controls:  # a window may have changed before it was told of the take-over
+                if not self._stream.controls:  # a browser may resize before it knows of the take-over
                     raise Conflict("another client controls the terminal", hint="open it again to take it back")
                 await self._handle.resize(cols, rows)
             else:
                 raise InvalidArgument("a message is an ack, a resize or bytes")
-        except (Conflict, ProcessNotFound) as error:  # taken over, or ended: the rest of the stream goes on
+        except (Conflict, ProcessNotFound) as error:  # taken over, or ended: the stream continues
             await self._browser.tell_error(error)

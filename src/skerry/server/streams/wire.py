@@ -18,7 +18,7 @@ from skerry.server.context import About, Context, Ctx, Sandbox, Who
 from skerry.server.projects.sandboxes import seconds_left
 from skerry.server.streams.agent_connection import Connection, open_agent
 from skerry.server.streams.audit import Trail
-from skerry.server.streams.browser import gone_is_fine
+from skerry.server.streams.browser import ignore_disconnect
 from skerry.server.streams.gate import Gate, Splice
 from skerry.server.web.guard import Routes
 from skerry.wire import Frame, FrameError, Hello, Type, encode_frame
@@ -28,7 +28,7 @@ SUBPROTOCOL = "skerry.wire.1"
 BROKEN_PROTOCOL = 1002
 AGENT_GONE = 4503
 REMEMBER = 1.0
-"""Seconds that an answer of the permission table is good for."""
+"""How long a permission decision is cached, in seconds."""
 
 
 @contextmanager
@@ -37,7 +37,7 @@ def _place(context: Context, actor: Actor, sandbox_id: str) -> Iterator[None]:
     who = f"{actor.id} {sandbox_id}"
     if not context.wires.enter(who):
         most = context.wires.most
-        raise QuotaExceeded(f"you have {most} connections to this sandbox already", hint="close some, or share one")
+        raise QuotaExceeded(f"you already have {most} connections to this sandbox", hint="close some, or share one")
     try:
         yield
     finally:
@@ -45,7 +45,7 @@ def _place(context: Context, actor: Actor, sandbox_id: str) -> Iterator[None]:
 
 
 class Rights:
-    """What the actor may do with this sandbox now; asked of the table again and again, since it may be taken away."""
+    """What the actor may do with this sandbox now; reads the table repeatedly, since a right may be revoked."""
 
     def __init__(self, context: Context, actor: Actor, subject: Subject) -> None:
         self._context, self._actor, self._subject = context, actor, subject
@@ -68,7 +68,7 @@ async def wire(socket: WebSocket, context: Ctx, actor: Who, subject: About, sand
         async with open_agent(context.provider, sandbox.id) as (hello, agent):
             await socket.accept(subprotocol=SUBPROTOCOL)
             trail = Trail(context, actor, subject)
-            with gone_is_fine():
+            with ignore_disconnect():
                 async with trail.kept():
                     code, reason = await _Gateway(context, actor, subject, socket, agent, trail).run(hello)
                 if code:
@@ -76,7 +76,7 @@ async def wire(socket: WebSocket, context: Ctx, actor: Who, subject: About, sand
 
 
 class _Gateway:
-    """Between one socket and one agent. Whichever ends first ends the other."""
+    """The link between one socket and one agent. The first one to end also ends the other."""
 
     def __init__(
         self, context: Context, actor: Actor, subject: Subject, socket: WebSocket, agent: Connection, trail: Trail
@@ -88,13 +88,13 @@ class _Gateway:
         self._rights = Rights(context, actor, subject)
         self._gate = Gate(self._allows, longest=limits().max_lifetime)
         self._splice = Splice()
-        # Keeps what the splice has ordered in that order: a send that waits for room may be overtaken by another.
+        # Keeps the order of the splice: otherwise a send could overtake another that waits for room.
         self._sending = anyio.Lock(fast_acquire=True)
         self._used = {Action.SANDBOX_READ}
-        """What was allowed on this connection: streams that were opened by it may still be there."""
+        """What was allowed on this connection: streams that it opened may still exist."""
         self._end = (0, "")
         self._left: float | None = None
-        """Seconds that the sandbox has still to live, while a message is looked at that may change it."""
+        """Seconds that the sandbox still has to live, while a message that may change that is checked."""
 
     async def run(self, hello: Hello) -> tuple[int, str]:
         """The code and reason to close the socket with; 0: the client has closed it."""
@@ -131,7 +131,7 @@ class _Gateway:
                     break
                 data = message.get("bytes")
                 if data is None:
-                    raise FrameError("text where frames are meant")
+                    raise FrameError("a text message instead of frames")
                 if not self._rights.has(Action.SANDBOX_DESTROY) and self._gate.announces(Type.LIFE, data):
                     self._left = seconds_left(await self._context.provider.get(self._sandbox_id))
                 passage = self._gate.feed(data)

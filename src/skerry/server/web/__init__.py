@@ -1,1 +1,1 @@
-"""HTTP: what every request passes, and how answers are made."""
+"""HTTP: what every request passes through, and how answers are made."""

@@ -1,4 +1,4 @@
-"""What the routes of sandboxes have in common: how they are described, and the sandbox they work with."""
+"""What the routes of sandboxes share: their description, and the sandbox they work with."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ BINARY = {"type": "string", "format": "binary"}
 
 
 async def _box(context: Ctx, who: Who, about: About, sandbox: Sandbox) -> AsyncSandbox:
-    """Started when it is needed, unless whoever asks may only look."""
+    """The sandbox, started when needed, unless the actor may only read."""
     return await sandbox.use(auto_start=context.allows(who, Action.SANDBOX_WRITE, about))
 
 
 def check_lifetime(context: Context, who: Actor, about: Subject, info: SandboxInfo, seconds: float) -> None:
-    """To let a sandbox end sooner is to destroy it. Raises PermissionDenied for somebody who may not."""
+    """An earlier end counts as destroying. Raises PermissionDenied for an actor who may not destroy the sandbox."""
     if seconds < seconds_left(info) - SLACK and not context.allows(who, Action.SANDBOX_DESTROY, about):
         raise PermissionDenied(
             f"{who.name} may not let this sandbox end sooner ({Action.SANDBOX_DESTROY})",
@@ -51,10 +51,10 @@ def op(
     sends: str | None = None,
     problems: tuple[int, ...] = (),
 ) -> dict[str, Any]:
-    """The options of a route: what it is called and what it answers.
+    """The options of a route: its summary and its answer.
 
     `also` are other content types of the answer and what they hold; `raw` is the only one; `sends` is the content type
-    of a request's body that is no JSON.
+    of a request's body that is not JSON.
     """
     found: dict[int | str, dict[str, Any]] = responses(*problems)
     content: dict[str, Any] = {
@@ -77,7 +77,7 @@ def op(
 
 @functools.cache
 def _page(model: type[BaseModel]) -> type[BaseModel]:
-    """A part of a list; `cursor` is what to pass for the next part, null at the end."""
+    """A part of a list; pass `cursor` to get the next part. It is null at the end."""
     fields: dict[str, Any] = {"items": (list[model], ...), "cursor": (str | None, ...)}  # type: ignore[valid-type]
     made: type[BaseModel] = create_model(f"{model.__name__}List", __doc__=_page.__doc__, **fields)
     return made

@@ -1,4 +1,4 @@
-"""A file as an HTTP answer and an HTTP body as a file: ranges, conditions, any size in constant memory."""
+"""Sends files as HTTP answers and stores HTTP bodies as files: ranges, conditions, any size in constant memory."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from skerry.server.web.ranges import Part, RangeRefused, matches, parse_range, q
 from skerry.server.web.responses import Sender, Streamed, body
 
 TRIES = 5
-"""How often a file that changes between a look at it and its opening is looked at again."""
+"""How often to retry with a file that changes between a look at it and its opening."""
 
 
 def file_answer(request: Request, files: AsyncFiles, path: str, user: str | None) -> Streamed:
-    """The file, or the part of it that is asked for. Errors come as those of any other route."""
+    """The file, or the requested part of it. Errors are those of any other route."""
     return Streamed(lambda sender: _send(sender, request, files, path, user))
 
 
@@ -59,11 +59,11 @@ async def _send(sender: Sender, request: Request, files: AsyncFiles, path: str, 
                 await _pass(sender, content, length, path)
                 return
         info = found
-    raise Conflict(f"{path} is being written all the time", hint="read it when it is at rest, or copy it first")
+    raise Conflict(f"{path} is being written all the time", hint="read it when nobody writes to it, or copy it first")
 
 
 async def _pass(sender: Sender, content: AsyncIterator[bytes], length: int, path: str) -> None:
-    """Exactly as many bytes as the head says. Raises Conflict, which cuts the answer."""
+    """Send exactly as many bytes as the head says. Raises Conflict, which cuts the answer."""
     left = length
     async for piece in content:
         left -= len(piece)
@@ -76,7 +76,7 @@ async def _pass(sender: Sender, content: AsyncIterator[bytes], length: int, path
 
 def _check_file(info: FileInfo) -> None:
     if info.is_dir:
-        raise IsADirectory(f"{info.path} is a directory", hint="/directories gives it as a tar stream")
+        raise IsADirectory(f"{info.path} is a directory", hint="/directories returns it as a tar stream")
     if info.type != "file":
         raise NotAFile(f"{info.path} is a {info.type}")
 
@@ -88,7 +88,7 @@ def _check_match(request: Request, info: FileInfo) -> None:
 
 def _part(request: Request, info: FileInfo) -> Part | None:
     if request.method == "HEAD":
-        return None  # ranges are of GET alone
+        return None  # only GET has ranges
     if not matches(request.headers.get("if-range", "*"), info.etag):
         return None
     return parse_range(request.headers.get("range"), info.size)
@@ -98,7 +98,7 @@ def _head(info: FileInfo, part: Part | None, path: str) -> tuple[int, dict[str, 
     name = quote(path.rstrip("/").rpartition("/")[2].encode("utf-8", "surrogateescape"), safe="")
     headers = {
         "content-type": "application/octet-stream",
-        # What is in a sandbox is never shown as a page of this server's origin.
+        # A browser never shows a sandbox's file as a page of this server's origin.
         "content-disposition": f"attachment; filename*=UTF-8''{name}",
         "content-length": str(info.size if part is None else part.length),
         "accept-ranges": "bytes",
@@ -126,7 +126,7 @@ async def write_file(
     overwrite: bool = True,
     user: str | None = None,
 ) -> FileInfo:
-    """The request's body becomes the file, all at once when all of it has come. Raises PreconditionFailed."""
+    """The request's body becomes the file, in one step when all of it has arrived. Raises PreconditionFailed."""
     wanted = await _wanted(request, files, path, user)
     with _precondition(wanted):
         return await files.write(
@@ -137,17 +137,17 @@ async def write_file(
 async def append_file(
     request: Request, files: AsyncFiles, path: str, *, mode: int | None, parents: bool, user: str | None
 ) -> FileInfo:
-    """The request's body is added to the file as it comes. Raises PreconditionFailed."""
+    """The request's body is appended to the file as it arrives. Raises PreconditionFailed."""
     wanted = await _wanted(request, files, path, user)
     with _precondition(wanted):
         return await files.append(path, body(request), mode=mode, parents=parents, if_match=wanted, user=user)
 
 
 def refuse_conditions(request: Request) -> None:
-    """Raises InvalidArgument where somebody relies on a condition that is not looked at."""
+    """Raises InvalidArgument if a client relies on a condition that is not checked."""
     for name in ("if-match", "if-none-match", "if-unmodified-since"):
         if name in request.headers:
-            raise InvalidArgument(f"this is done without conditions: {name} cannot be honoured")
+            raise InvalidArgument(f"this request takes no conditions: {name} cannot be honoured")
 
 
 @contextmanager
@@ -161,12 +161,16 @@ def _precondition(wanted: str | None) -> Iterator[None]:
 
 
 async def _wanted(request: Request, files: AsyncFiles, path: str, user: str | None) -> str | None:
-    """The etag that the file must have; empty: there must be none."""
+    """The etag that the file must have; empty: the file must not exist."""
     if "content-range" in request.headers:
-        raise InvalidArgument("a file is written as a whole: Content-Range cannot be honoured", hint="/files/append")
+        raise InvalidArgument(
+            "a file is written as a whole: Content-Range cannot be honoured", hint="use /files/append"
+        )
     if_match, if_none_match = request.headers.get("if-match"), request.headers.get("if-none-match")
     if if_match is None and "if-unmodified-since" in request.headers:
-        raise InvalidArgument("a time is too coarse to tell whether somebody has written", hint="If-Match with an etag")
+        raise InvalidArgument(
+            "a time is too coarse to tell whether somebody has written", hint="use If-Match with an etag"
+        )
     if if_none_match is not None:
         if if_match is not None or tags(if_none_match) is not None:
             raise InvalidArgument("a file is written with If-Match, or with `If-None-Match: *`")

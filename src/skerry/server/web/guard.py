@@ -1,8 +1,8 @@
-"""Routes that cannot be reached past their rule.
+"""Routes that cannot be reached without passing their rule.
 
 `Routes` takes handlers as FastAPI does and looks their rule up in the table. A guarded route resolves what the path
 names, checks the permission, bounds the body and writes the audit; only then does FastAPI see the request. So nothing
-of a request is read for somebody who may not make it, and no handler can forget the check.
+of a forbidden request is read, and no handler can forget the check.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ Handler = Callable[P, T]
 
 BODY_PATIENCE = 60.0
 SLOWEST = 10_000
-"""Bytes a second that a body that is not streamed must come at, on top of that."""
+"""Bytes per second at which a body that is not streamed must arrive, on top of that."""
 _OURS = ("responses", "openapi_extra", "include_in_schema", "slots")
 PROBLEMS = (400, 401, 403, 404, 409, 413, 422, 429, 500, 501, 503, 504, 507)
 
 
 async def _resolve(context: Context, actor: Actor, rule: Rule, connection: HTTPConnection) -> tuple[Subject, Any]:
-    """What the request is about, and the value that the handler gets for it."""
+    """The subject of the request, and the value that the handler gets for it."""
     path = connection.path_params
     within = connection.query_params.get("project") or connection.headers.get("skerry-project")
     match rule.on:
@@ -58,11 +58,11 @@ async def _resolve(context: Context, actor: Actor, rule: Rule, connection: HTTPC
 
 
 async def _enter(rule: Rule, operation: str, scope: Scope) -> tuple[Context, Actor, Subject]:
-    """Raises what `authorize` does."""
+    """Raises what `authorize` raises."""
     connection = HTTPConnection(scope)
     context: Context = connection.app.state.context
     actor: Actor = scope["state"]["actor"]
-    known = actor.signed_in or rule.action is Action.OPEN  # nobody learns what exists
+    known = actor.signed_in or rule.action is Action.OPEN  # a stranger does not learn what exists
     subject, located = await _resolve(context, actor, rule, connection) if known else (Subject(on=rule.on), None)
     subject = dataclasses.replace(subject, parts=_parts(rule, connection.path_params))
     await authorize(context.store, actor, rule.action, subject, operation=operation)
@@ -71,7 +71,7 @@ async def _enter(rule: Rule, operation: str, scope: Scope) -> tuple[Context, Act
 
 
 def _parts(rule: Rule, path: Mapping[str, Any]) -> tuple[str, ...]:
-    """What a path names beside what the rule is about; a holder's name is a secret of its client."""
+    """What a path names besides the subject of the rule; a holder's name is its client's secret."""
     return tuple(f"{name} {str(value)[:100]}" for name, value in path.items() if name not in (rule.on, "holder"))
 
 
@@ -79,16 +79,16 @@ class GuardedRoute(APIRoute):
     rule: Rule
     operation: str
     slots: Kind | None
-    """What the actor needs a place of while the request lasts."""
+    """The kind of place that the actor needs during the request."""
 
     def _refuse_key(self, scope: Scope) -> None:
-        """Raises Unsupported for an Idempotency-Key that the handler would not look at."""
+        """Raises Unsupported for an Idempotency-Key that the handler would ignore."""
         if scope["method"] != "POST" or not any(name == b"idempotency-key" for name, _ in scope["headers"]):
             return
         if not any(parameter.alias == "idempotency-key" for parameter in self.dependant.header_params):
             raise Unsupported(
-                f"{self.operation} does not look at an Idempotency-Key: asked twice it is done twice",
-                hint="leave the header away, and look what is there before you repeat it",
+                f"{self.operation} does not support an Idempotency-Key: a second request would be done again",
+                hint="leave out the header, and check whether the first request took effect before you repeat it",
             )
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -106,7 +106,7 @@ class GuardedRoute(APIRoute):
             await send(message)
 
         outcome = "ok"
-        # What belongs to a project is what somebody may be put out of while a request about it lasts.
+        # A user may be removed from a project during a request about something in it.
         owned = subject.on not in ("nothing", "projects")
         try:
             self._refuse_key(scope)
@@ -141,28 +141,28 @@ class GuardedSocket(APIWebSocketRoute):
 
 
 def bounded(receive: Receive, most: int | None, scope: Scope) -> Receive:
-    """`receive` that raises TooLarge past `most` bytes of body, and Timeout for a client that is silent or drips."""
+    """`receive` that raises TooLarge after `most` bytes of body, and Timeout for a silent or very slow client."""
     count, more = 0, True
     until = math.inf if most is None else anyio.current_time() + BODY_PATIENCE + most / SLOWEST
     if most is not None:
         for name, value in scope["headers"]:
             if name == b"content-length" and value.isdigit() and len(value) < 20 and int(value) > most:
-                raise TooLarge(f"a body of {int(value)} bytes is more than the {most} that are taken here")
+                raise TooLarge(f"a body of {int(value)} bytes is more than the {most} that this route accepts")
 
     async def receive_bounded() -> Message:
         nonlocal count, more
         if not more:
-            return await receive()  # waits for the client to leave, which may take as long as it takes
+            return await receive()  # waits until the client disconnects, without a limit
         try:
             with anyio.fail_after(max(0.0, min(BODY_PATIENCE, until - anyio.current_time()))):
                 message = await receive()
         except TimeoutError:
-            raise Timeout("the body comes too slowly") from None
+            raise Timeout("the body arrives too slowly") from None
         if message["type"] == "http.request":
             more = message.get("more_body", False)
             count += len(message.get("body", b""))
             if most is not None and count > most:
-                raise TooLarge(f"the body is more than the {most} bytes that are taken here")
+                raise TooLarge(f"the body is more than the {most} bytes that this route accepts")
         return message
 
     return receive_bounded
@@ -171,13 +171,13 @@ def bounded(receive: Receive, most: int | None, scope: Scope) -> Receive:
 ProjectQuery = Annotated[
     str | None,
     Query(
-        max_length=200, description="The project, by id or name; without it your own.", examples=["pj-0123456789abcdef"]
+        max_length=200, description="The project, by id or name; by default your own.", examples=["pj-0123456789abcdef"]
     ),
 ]
 
 
 async def _in_query(project: ProjectQuery = None) -> None:
-    """For OpenAPI: the guard reads it."""
+    """Only for OpenAPI: the guard reads it."""
 
 
 def _named(what: str) -> Callable[..., Awaitable[None]]:
@@ -269,7 +269,7 @@ class Routes:
                         dependencies=_declared(rule, path),
                         responses=responses(*PROBLEMS) | options.get("responses", {}),
                         openapi_extra=_security(rule) | options.get("openapi_extra", {}),
-                        include_in_schema=one == method and options.get("include_in_schema", True),  # HEAD is as GET
+                        include_in_schema=one == method and options.get("include_in_schema", True),  # HEAD is like GET
                         route_class_override=GuardedRoute,
                         **rest,
                     )

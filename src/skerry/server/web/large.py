@@ -1,7 +1,7 @@
-"""Large answers and outputs: made a slice at a time, so that nobody else waits while that is done, and held by few.
+"""Large answers and outputs, made a slice at a time so that other clients do not wait, and few of them at once.
 
-A slice takes less than a millisecond of the event loop, and of one actor there is one slice at a time: however much
-somebody asks for at once, others wait for no more than that.
+A slice takes less than a millisecond of the event loop, and an actor has one slice at a time: however much one actor
+asks for at once, others wait no longer than that.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from skerry.server.web.models.mirror import PROPERTIES, TEXT, answer, to_json
 from skerry.server.web.responses import Sender, Streamed
 
 LARGE = 1 << 20
-"""Bytes of a command's output that the server holds for any number of commands; past it there are few of an actor."""
+"""Bytes of output that the server holds for every command; of larger outputs an actor may have few at once."""
 SLICE = 24 << 10
-"""Bytes or characters that are written at once; whole triples, as base64 needs them."""
+"""Bytes or characters that are written at once; a multiple of three, for base64."""
 ITEMS = 20
 """Items of a list that are read or written at once."""
 
 
 @asynccontextmanager
 async def sliced(context: Context, who: Actor) -> AsyncIterator[None]:
-    """Around a slice of work in the event loop, after which others have their turn."""
+    """Around a slice of work in the event loop; afterwards others have their turn."""
     async with context.slots.taken(SLICES, who):
         yield
         await asyncio.sleep(0)
 
 
 def gradual(context: Context, who: Actor, content: object, status: int = 200) -> Response:
-    """`answer`, written in slices where it is large."""
+    """`answer`, written in slices if it is large."""
     if not _is_large(content):
         return answer(content, status)
     return Streamed(lambda sender: send(sender, context, who, content, status))
@@ -51,7 +51,7 @@ def gradual(context: Context, who: Actor, content: object, status: int = 200) ->
 async def send(
     sender: Sender, context: Context, who: Actor, content: object, status: int = 200, kind: str = "application/json"
 ) -> None:
-    """Send something as JSON, in slices where it is large."""
+    """Send a value as JSON, in slices if it is large."""
     if not _is_large(content):
         whole = to_json(content)
         await sender.head(status, {"content-type": kind, "content-length": str(len(whole))})
@@ -68,9 +68,9 @@ async def send(
 
 
 async def collected(held: AsyncExitStack, context: Context, who: Actor, running: AsyncExecStream) -> ExecResult:
-    """The result of a command; a large output waits for its place among the few, which is kept until `held` ends.
+    """The result of a command; a large output waits for one of a few places, and keeps it until `held` ends.
 
-    The command itself waits meanwhile, once the pipes that it writes to are full.
+    During that wait the command itself waits too, once the pipes that it writes to are full.
     """
     size, counted = 0, False
     async with running:
@@ -120,7 +120,7 @@ def _object(members: Iterator[tuple[str, Iterator[bytes]]]) -> Iterator[bytes]:
 
 
 def _members(content: Any) -> Iterator[tuple[str, Iterator[bytes]]]:
-    """As `mirror.plain` has them."""
+    """The fields as in `mirror.plain`."""
     for field in dataclasses.fields(content):
         item = getattr(content, field.name)
         if type(content) in TEXT and isinstance(item, bytes):
@@ -149,7 +149,7 @@ def _text(text: str) -> Iterator[bytes]:
 
 
 def _decoded(data: bytes, exact: list[bool]) -> Iterator[bytes]:
-    """Bytes as text; afterwards `exact` has whether the text says exactly what the bytes are."""
+    """Bytes as text; afterwards `exact` says whether the text represents the bytes exactly."""
     replacing = codecs.getincrementaldecoder("utf-8")("replace")
     strict = codecs.getincrementaldecoder("utf-8")("strict")
     for start in range(0, len(data), SLICE):
@@ -163,7 +163,7 @@ def _decoded(data: bytes, exact: list[bool]) -> Iterator[bytes]:
 
 
 def _marked(data: bytes, cut: Cut) -> Iterator[bytes]:
-    """Bytes as text, with the mark where some were left out."""
+    """Bytes as text, with a mark where some were left out."""
     head, mark, tail = around(data, cut)
     yield from _decoded(head, [False])
     yield _escaped(mark)

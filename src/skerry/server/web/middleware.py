@@ -1,4 +1,4 @@
-"""What every request passes first: an id, the Host check, who asks, the rate limit; and what is noted about it."""
+"""What every request passes first: an id, the Host check, the actor, the rate limit; and its log and metrics."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _HEADERS = (
 
 
 class Front:
-    """The outermost part of the application. Whatever fails below becomes a problem document here."""
+    """The outermost part of the application. Every error below becomes a problem document here."""
 
     def __init__(self, app: ASGIApp, context: Context) -> None:
         self._app, self._context = app, context
@@ -54,11 +54,13 @@ class Front:
         except asyncio.CancelledError:
             if not self._context.stopping.is_set():
                 raise
-            end = ProviderUnavailable("the server ends before this was done", hint="come again, and see what was done")
+            end = ProviderUnavailable(
+                "the server stopped before this was done", hint="retry, and check whether the operation took effect"
+            )
             await self._refuse(exchange, receive, end)
         except Exception:
             log.exception("request failed", extra={"request_id": request_id, "path": scope["path"]})
-            failure = InternalError("the server failed at this", request_id=request_id, hint="its log says why")
+            failure = InternalError("the server failed to do this", request_id=request_id, hint="its log says why")
             await self._refuse(exchange, receive, failure)
         finally:
             self._context.metrics.open[kind] -= 1
@@ -75,9 +77,9 @@ class Front:
         under_way = context.under_way[scope["type"]]
         if not under_way.enter(actor.id):
             raise RateLimited(
-                f"{actor.name} has as many requests under way as it may have at once",
+                f"{actor.name} has too many requests running at once",
                 retry_after=1.0,
-                hint="wait for the end of some",
+                hint="wait until some have ended",
             )
         try:
             await self._app(scope, receive, exchange.send)
@@ -86,7 +88,7 @@ class Front:
 
     async def _refuse(self, exchange: _Exchange, receive: Receive, error: SkerryError) -> None:
         if exchange.status:
-            return  # an answer is under way already: all that can be done is to end it
+            return  # an answer has already begun: it can only be cut
         if exchange.scope["type"] == "websocket":
             await refuse(WebSocket(exchange.scope, receive, exchange.send), error)
         else:
@@ -94,7 +96,7 @@ class Front:
 
 
 class _Exchange:
-    """One request or socket, and what becomes of it."""
+    """One request or socket, and its outcome."""
 
     def __init__(self, scope: Scope, send: Send, request_id: str) -> None:
         self.scope, self._send, self.request_id = scope, send, request_id

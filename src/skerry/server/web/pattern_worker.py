@@ -1,7 +1,7 @@
-"""The program that finds and replaces by patterns for the server: an order in, the answer of a route out, as JSON.
+"""The program that finds and replaces by patterns for the server: reads an order, writes a route's answer as JSON.
 
-The first byte says whether the rest is an answer or a problem. The program imports no more than it needs, since it
-starts anew for each order.
+The first byte says whether the rest is an answer or a problem. The program imports only what it needs, since each
+order starts it again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_ANSWER = 256 << 20
 
 
 async def work(order: dict[str, Any]) -> dict[str, Any]:
-    """What the route of `files.glob`, `files.search` or `files.replace` answers."""
+    """The answer of the route of `files.glob`, `files.search` or `files.replace`."""
     box = await AsyncSandbox.get(order["sandbox"], provider=order["provider"], auto_start=False)
     try:
         files = box.files
@@ -43,16 +43,16 @@ async def work(order: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("1000")  # rather this than the server
+        Path("/proc/self/oom_score_adj").write_text("1000")  # the kernel kills this process rather than the server
     kind, answer = ANSWER, ""
     try:
         answer = json.dumps(asyncio.run(work(json.load(sys.stdin))))
     except SkerryError as error:
         kind, answer = PROBLEM, json.dumps(to_problem(error))
     except MemoryError:
-        pass  # told below
+        pass  # reported below
     if not 0 < len(answer) <= MAX_ANSWER:
-        much = TooLarge("this finds or makes more than can be held", hint="a narrower pattern, or fewer files")
+        much = TooLarge("the result is too large", hint="use a narrower pattern, or fewer files")
         kind, answer = PROBLEM, json.dumps(to_problem(much))
     with contextlib.suppress(BrokenPipeError):  # nobody waits any more
         sys.stdout.buffer.write(kind)

@@ -1,8 +1,8 @@
-"""Finding and replacing by patterns, in a process of its own.
+"""Finds and replaces by patterns, in a separate process.
 
-Python's expressions can take for ever on a line made for it, a million names or lines take their time too, and a text
-that is replaced by a longer one can fill any memory. Nothing can interrupt that: here the process is killed, and the
-server has gone on meanwhile. The process writes the answer itself, which passes through the server unread.
+A regular expression can take for ever on a malicious line, a million names or lines take long, and replacing a text
+with a longer one can fill any memory. Nothing can interrupt that in Python, so the server runs it in a process that it
+can kill, and stays responsive. The process writes the answer itself, which passes through the server unread.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from skerry.server.web.responses import Sender, Streamed
 
 LIMIT = 30.0
 NICE = 10
-"""Such a process yields to the server and to sandboxes, by its CPU and its disk."""
+"""The niceness of the process: it yields CPU and disk to the server and to sandboxes."""
 
 
 def glob(context: Context, who: Actor, box: AsyncSandbox, pattern: str, path: str, user: str | None) -> Streamed:
-    """Raises Timeout for what takes too long, TooLarge, and as `AsyncFiles.glob`; the others as theirs."""
+    """Raises Timeout if it takes too long, TooLarge, and what `AsyncFiles.glob` raises; the others likewise."""
     return _elsewhere(context, who, box, "glob", {"pattern": pattern, "path": path, "user": user})
 
 
@@ -44,7 +44,7 @@ def replace(context: Context, who: Actor, box: AsyncSandbox, wanted: inside.Repl
 
 def _elsewhere(context: Context, who: Actor, box: AsyncSandbox, what: str, options: dict[str, Any]) -> Streamed:
     async def pass_on(sender: Sender) -> None:
-        await box.reconnect()  # started here, if it may be: the other process starts nothing
+        await box.reconnect()  # starts the sandbox here, if allowed: the other process starts nothing
         order = {"provider": context.settings.provider, "sandbox": box.id, "what": what, "options": options}
         async with (
             context.slots.taken(SEARCHES, who),
@@ -54,14 +54,14 @@ def _elsewhere(context: Context, who: Actor, box: AsyncSandbox, what: str, optio
             while data := await out.read(1 << 16):
                 await sender.write(data)
             if await process.wait():
-                raise InternalError("the search did not end as it should")
+                raise InternalError("the search process ended unexpectedly")
 
     return Streamed(pass_on)
 
 
 @asynccontextmanager
 async def _asked(order: bytes, home: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, asyncio.StreamReader]]:
-    """A process that has its answer, and where to read it; it is killed on the way out. Raises its problem, Timeout."""
+    """A process that has its answer, and where to read it; killed at the end. Raises the answer's problem, Timeout."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -97,8 +97,8 @@ async def _answered(process: asyncio.subprocess.Process, order: bytes) -> None:
             rest = await process.stdout.read()
     except TimeoutError:
         raise Timeout(
-            f"this took longer than {LIMIT:g} s", hint="a simpler pattern, or fewer and smaller files"
+            f"this took longer than {LIMIT:g} s", hint="use a simpler pattern, or fewer and smaller files"
         ) from None
     if kind != PROBLEM or not rest:
-        raise InternalError("the search did not end as it should")
+        raise InternalError("the search process ended unexpectedly")
     raise from_problem(json.loads(rest))

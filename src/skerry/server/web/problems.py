@@ -1,4 +1,4 @@
-"""Errors as HTTP answers: one status for every code, one body for every error."""
+"""Errors as HTTP answers: one status for every code, one form of body for all errors."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ STATUS: dict[str, int] = {
 
 
 class Problem(BaseModel):
-    """An error, as RFC 9457 has it. `code` is stable; `detail` is for people."""
+    """An error in the form of RFC 9457. `code` is stable; `detail` is for people."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -76,9 +76,15 @@ class Problem(BaseModel):
 
 
 def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """For OpenAPI: these statuses have a problem as their body."""
+    """The statuses whose body is a problem, for OpenAPI."""
     schema = {"$ref": "#/components/schemas/Problem"}
-    words = {400: "Not valid", 401: "Not signed in", 403: "Not allowed", 404: "Not there", 409: "Not as things are"}
+    words = {
+        400: "Invalid request",
+        401: "Not signed in",
+        403: "Not allowed",
+        404: "Not found",
+        409: "Conflict with the current state",
+    }
     return {
         status: {"description": words.get(status, "Error"), "content": {CONTENT_TYPE: {"schema": schema}}}
         for status in statuses
@@ -90,7 +96,7 @@ class MethodNotAllowed(SkerryError):
 
 
 class PreconditionFailed(errors.Conflict):
-    """An etag that does not match: a CONFLICT that HTTP has a status of its own for."""
+    """An etag that does not match: a CONFLICT for which HTTP has a separate status."""
 
 
 def status_of(error: SkerryError) -> int:
@@ -117,21 +123,21 @@ async def on_skerry_error(connection: Request | WebSocket, error: Exception) -> 
 
 
 async def on_invalid(connection: Request | WebSocket, error: Exception) -> Response:
-    """What pydantic refuses, without the values: one may be a secret."""
+    """Answer a request that pydantic refuses, without its values: one may be a secret."""
     assert isinstance(error, RequestValidationError | WebSocketRequestValidationError)
     found = [f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']}" for item in error.errors()[:5]]
     return await _send(connection, InvalidArgument("; ".join(found) or "the request is not valid"))
 
 
 async def on_http_exception(connection: Request | WebSocket, error: Exception) -> Response:
-    """What Starlette itself refuses: no such route, no such method, a body that is no form."""
+    """Answer a request that Starlette itself refuses: no such route, no such method, a body that is not a form."""
     assert isinstance(error, HTTPException)
-    if isinstance(error.__cause__, SkerryError):  # FastAPI takes whatever ends the reading of a body for bad JSON
+    if isinstance(error.__cause__, SkerryError):  # FastAPI takes every error while reading a body for bad JSON
         return await _send(connection, error.__cause__)
     if error.status_code == 404:
-        return await _send(connection, NotFound(f"there is nothing at {connection.url.path}"))
+        return await _send(connection, NotFound(f"not found: {connection.url.path}"))
     if error.status_code == 405:
-        refusal = MethodNotAllowed("this cannot be done with what is there")
+        refusal = MethodNotAllowed("this method is not allowed here; the header Allow lists those that are")
         response = await _send(connection, refusal)
         response.headers.update(error.headers or {})
         return response
@@ -140,13 +146,13 @@ async def on_http_exception(connection: Request | WebSocket, error: Exception) -
 
 async def _send(connection: Request | WebSocket, error: SkerryError) -> Response:
     if isinstance(connection, WebSocket):
-        raise error  # `Front` refuses it: what is returned here would be sent as well
+        raise error  # `Front` refuses it: an answer returned here would be sent as well
     connection.scope["state"]["outcome"] = error.code
     return answer(error)
 
 
 async def refuse(socket: WebSocket, error: SkerryError) -> None:
-    """Answer a WebSocket that is not accepted yet as a plain request would be; close one that is."""
+    """Answer a WebSocket that is not accepted yet like a plain request; close one that is."""
     if socket.application_state.name == "CONNECTING":
         if "websocket.http.response" in socket.scope.get("extensions", {}):
             await socket.send_denial_response(answer(error))

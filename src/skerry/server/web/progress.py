@@ -1,4 +1,4 @@
-"""What a long call tells while it works, as lines for its client."""
+"""Progress and log of a long call, as lines for its client."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from skerry.server.web.responses import NDJSON, SSE, Sender, Streamed, lines, st
 
 KEEPALIVE = 15.0
 MOST = 1 << 20
-"""Characters that wait for a slow client; above it the oldest lines go, and the client is told how many."""
+"""Characters that wait for a slow client; above that the oldest lines are dropped, and the client learns how many."""
 
 Work = Callable[[Callable[[str], object] | None, ProgressCallback | None], Awaitable[Any]]
 """Gets `on_log` and `on_progress`; returns the fields of the last line."""
@@ -26,7 +26,7 @@ def follows(request: Request) -> bool:
 
 
 def followed(request: Request, work: Work) -> Streamed:
-    """The work's log and progress as it goes on, then its outcome: NDJSON, or an event stream if that is asked for."""
+    """The work's log and progress as they come, then its outcome: NDJSON, or an event stream if asked for."""
     kind = SSE if wants(request, SSE) else NDJSON
 
     async def send(sender: Sender) -> None:
@@ -83,7 +83,7 @@ class _Waiting:
         self.news.set()
 
     def take(self) -> dict[str, Any] | None:
-        """The next line; None: there is none now."""
+        """The next line; None: there is none at the moment."""
         if self._dropped:
             dropped, self._dropped = self._dropped, 0
             return {"type": "gap", "lines": dropped}

@@ -13,14 +13,14 @@ MAX_DIGITS = 18
 
 
 class RangeRefused(SkerryError):
-    """There is nothing of the file in the range that was asked for."""
+    """The requested range contains nothing of the file."""
 
     code = "INVALID_ARGUMENT"
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """So many bytes from an offset on."""
+    """A number of bytes from an offset on."""
 
     offset: int
     length: int
@@ -31,7 +31,7 @@ def quoted(etag: str) -> str:
 
 
 def tags(header: str, *, weak: bool = False) -> list[str] | None:
-    """The etags of a header without their quotes; None: any. One that is marked as weak is nobody's, unless `weak`."""
+    """The etags of a header without their quotes; None: any. Weak etags match nothing, unless `weak`."""
     if header.strip() == "*":
         return None
     if '"' not in header:
@@ -45,9 +45,9 @@ def matches(header: str, etag: str, *, weak: bool = False) -> bool:
 
 
 def parse_range(header: str | None, size: int) -> Part | None:
-    """The part of a file of that size; None: all of it, also for a header that is not understood or has several.
+    """The part of a file of that size; None: all of it, also for a header that is unknown or has several ranges.
 
-    Raises RangeRefused for one that begins after the end.
+    Raises RangeRefused for a range that begins after the end.
     """
     found = _RANGE.fullmatch((header or "").replace(" ", ""))
     if found is None or max(len(found[1]), len(found[2])) > MAX_DIGITS or not (found[1] or found[2]):

@@ -1,4 +1,4 @@
-"""Answers that are made while they are sent: in constant memory, and ended when the client is gone."""
+"""Answers that are made while they are sent: in constant memory, and cancelled when the client disconnects."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger("skerry.server")
 T = TypeVar("T")
 
 STALLED = 120.0
-"""Seconds after which a client that takes nothing is given up."""
+"""Seconds after which the server gives up on a client that takes nothing."""
 NDJSON, SSE = "application/x-ndjson", "text/event-stream"
 
 
@@ -28,7 +28,7 @@ class Gone(ConnectionLost):
 
 
 class Sender:
-    """Where an answer goes: its head once, then bytes. Each call waits until the client has room."""
+    """Sends an answer: its head once, then bytes. Each call waits until the client has room."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -40,7 +40,7 @@ class Sender:
         await self._send({"type": "http.response.start", "status": status, "headers": raw})
 
     async def write(self, data: bytes) -> None:
-        """Raises Gone when the client has taken nothing for a while."""
+        """Raises Gone if the client has taken nothing for a while."""
         try:
             with anyio.fail_after(STALLED):
                 await self._send({"type": "http.response.body", "body": data, "more_body": True})
@@ -63,8 +63,8 @@ class Sender:
 class Streamed(Response):
     """An answer that `work` sends. What it raises before the head is an ordinary error.
 
-    After the head the connection is cut, so that nobody takes a part for the whole. When the client goes, `work` is
-    cancelled. `watch=False` where `work` reads the request's body itself, which tells it the same.
+    After the head, an error cuts the connection, so that nobody takes a part for the whole. If the client disconnects,
+    `work` is cancelled. `watch=False` is for work that reads the request's body itself, and so notices a disconnect.
     """
 
     def __init__(self, work: Callable[[Sender], Awaitable[None]], *, watch: bool = True) -> None:
@@ -84,16 +84,16 @@ class Streamed(Response):
             else:
                 await work()
         except Gone:
-            log.debug("a client went before the end of its answer")
+            log.debug("a client disconnected before the end of its answer")
         except SkerryError as error:
             if not sender.begun:
                 raise
-            # Neither status nor length can be taken back: the connection is cut by not ending the answer.
+            # Status and length are already sent: the connection is cut by not ending the answer.
             log.warning("an answer was cut short: %s, %s", error.code, error)
 
 
 async def attended(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """What `work` returns; it is cancelled when the client goes. The request's body must have been read.
+    """What `work` returns; it is cancelled if the client disconnects. The request's body must have been read.
 
     Raises Gone.
     """
@@ -120,12 +120,12 @@ async def _disconnected(receive: Receive) -> None:
 
 
 async def while_there(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """`work`, unless the client goes first: then it is cancelled. Raises Gone."""
+    """The result of `work`, which is cancelled if the client disconnects first. Raises Gone."""
     return await attended(request.receive, work)
 
 
 async def body(request: Request) -> AsyncIterator[bytes]:
-    """The request's bytes as they come. Raises Gone, and Timeout (the guard does) for a client that goes silent."""
+    """The request's bytes as they come. Raises Gone, and Timeout (from the guard) for a client that goes silent."""
     while True:
         message = await request.receive()
         if message["type"] == "http.disconnect":

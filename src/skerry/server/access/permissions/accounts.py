@@ -14,7 +14,7 @@ RULES: dict[tuple[str, str], Rule] = {
     ("GET", "/health"): Rule(Action.OPEN),
     ("GET", "/metrics"): _ADMIN,
     ("GET", "/v1/server"): _SELF,
-    # Who somebody is
+    # Sessions and the signed-in user
     ("GET", "/sign-in"): Rule(Action.OPEN),
     ("POST", "/v1/session"): Rule(Action.OPEN, body=16 << 10),
     ("GET", "/v1/session"): _SELF,

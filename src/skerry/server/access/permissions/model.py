@@ -8,18 +8,18 @@ from typing import Literal
 
 
 class Action(StrEnum):
-    """What somebody may be allowed to do."""
+    """What a rule can allow."""
 
     OPEN = "open"
     """Needs no sign-in."""
     USER_SELF = "user.self"
-    """One's own account: needs a sign-in and nothing else."""
+    """The user's own account: needs a sign-in and nothing else."""
     USER_MANAGE = "user.manage"
-    """One's own keys, password and projects."""
+    """The user's own keys, password and projects."""
     SANDBOX_READ = "sandbox.read"
     SANDBOX_WRITE = "sandbox.write"
     SANDBOX_DESTROY = "sandbox.destroy"
-    """To end it, at once or sooner than it would: whoever made it may that, too."""
+    """End a sandbox, at once or earlier than planned. The user who made it may do so, too."""
     SANDBOX_ADMIN = "sandbox.admin"
     VOLUME_READ = "volume.read"
     VOLUME_WRITE = "volume.write"
@@ -34,7 +34,7 @@ class Action(StrEnum):
 
 
 class Role(StrEnum):
-    """What a member of a project is."""
+    """The role of a member of a project."""
 
     READ = "read"
     WRITE = "write"
@@ -42,7 +42,7 @@ class Role(StrEnum):
 
 
 class Scope(StrEnum):
-    """What an API key is good for; its user's rights are the upper bound."""
+    """What an API key allows; its user's rights are the upper bound."""
 
     READ = "read"
     WRITE = "write"
@@ -61,7 +61,7 @@ ROLES: dict[Role, frozenset[Action]] = {
 """What a role allows inside its project."""
 
 MAKER: frozenset[Action] = frozenset({Action.SANDBOX_DESTROY})
-"""What a member who may write may do besides with a sandbox that this user has made."""
+"""What a member with the role `write` may do in addition with a sandbox that this user has made."""
 
 SIGNED_IN: frozenset[Action] = _EVERYBODY | {Action.TEMPLATE_BUILD, Action.USER_MANAGE}
 """What every user may do anywhere."""
@@ -70,7 +70,7 @@ ADMIN: frozenset[Action] = frozenset(Action)
 """What an administrator may do, in every project and in none."""
 
 SCOPES: dict[Scope, frozenset[Action]] = {
-    # No key but one with the scope `admin` can make keys, so none grows beyond itself.
+    # Only a key with the scope `admin` can make keys, so no key can make a stronger one.
     Scope.READ: _READ | _EVERYBODY,
     Scope.WRITE: _WRITE | _EVERYBODY | {Action.SANDBOX_DESTROY, Action.SANDBOX_ADMIN, Action.TEMPLATE_BUILD},
     Scope.ADMIN: frozenset(Action),
@@ -83,9 +83,9 @@ On = Literal["nothing", "project", "projects", "sandbox", "volume", "snapshot"]
 class Rule:
     """What a route needs: an action, and on what.
 
-    `on` is resolved from the path, or for `project` from the query where the path has none (the personal project
-    then, if it is left away), before the body is read. `projects`: a list over all that the actor sees.
-    `body` is the most that a request may carry; None: it is streamed, without a limit.
+    `on` is resolved from the path, or for `project` from the query where the path has none (without it,
+    the personal project), before the body is read. `projects`: a list over all projects that the actor sees.
+    `body` is the most bytes that a request may carry; None: it is streamed, without a limit.
     """
 
     action: Action

@@ -1,6 +1,7 @@
 """Rules of the provider contract over HTTP.
 
-Layers and templates are everybody's, and a layer's digest is the word of who built it: so they are the administrator's.
+Everybody uses layers and templates, and nobody verifies the digest that a layer's builder gives: so only
+administrators may make them.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ RULES: dict[tuple[str, str], Rule] = {
     ("GET", f"{_ONE}/usage"): _READ,
     ("GET", f"{_ONE}/events"): _READ,
     ("POST", f"{_ONE}/deadline"): _WRITE,
-    ("POST", f"{_ONE}/lease"): _END,  # it ends with whoever holds it
+    ("POST", f"{_ONE}/lease"): _END,  # it ends with the client that holds it
     ("PUT", f"{_BASE}/holders/{{holder}}"): Rule(Action.USER_SELF, audit=False),
     ("POST", f"{_ONE}/limits"): _WRITE,
     ("POST", f"{_ONE}/stop"): _WRITE,

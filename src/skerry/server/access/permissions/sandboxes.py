@@ -1,4 +1,4 @@
-"""Rules of the routes of sandboxes, and of what belongs to them."""
+"""Rules of the routes of sandboxes and of the things that belong to them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RULES: dict[tuple[str, str], Rule] = {
     ("PATCH", f"{S}/limits"): _WRITE,
     **{("GET", f"{S}{path}"): _READ for path in _READS},
     **{("POST", f"{S}{path}"): _WRITE for path in _CHANGES},
-    # A copy is a thing of the project: a sandbox's own token does not make any.
+    # A copy belongs to the project: a sandbox's own token cannot make one.
     **{("POST", f"{S}/{path}"): Rule(Action.SNAPSHOT_WRITE, "sandbox") for path in ("clone", "fork")},
     # These run commands inside.
     ("POST", f"{S}/health"): _WRITE,
@@ -51,7 +51,7 @@ RULES: dict[tuple[str, str], Rule] = {
     ("POST", f"{S}/files/url"): _WRITE,
     ("GET", f"{S}/directories"): _READ,
     ("PUT", f"{S}/directories"): _STREAM,
-    # Values of variables may be secrets: whoever only looks is not shown them (but see docs/design/security.md).
+    # Values of variables may be secrets: readers do not see them (but see docs/design/security.md).
     ("GET", f"{S}/env"): _WRITE,
     ("PATCH", f"{S}/env"): _WRITE,
     **{("GET", f"{S}/git/{path}"): _WRITE for path in ("status", "branches", "log", "diff")},
@@ -68,7 +68,7 @@ RULES: dict[tuple[str, str], Rule] = {
     ("GET", "/v1/snapshots/tree"): Rule(Action.SNAPSHOT_READ, "projects"),
     ("GET", "/v1/snapshots/{snapshot}"): Rule(Action.SNAPSHOT_READ, "snapshot"),
     ("DELETE", "/v1/snapshots/{snapshot}"): Rule(Action.SNAPSHOT_WRITE, "snapshot"),
-    # Variables are in an export.
+    # An export contains the variables.
     ("POST", f"{S}/export"): _WRITE,
     ("POST", "/v1/snapshots/{snapshot}/export"): Rule(Action.SNAPSHOT_WRITE, "snapshot"),
     ("POST", "/v1/states"): Rule(Action.SANDBOX_WRITE, "project", body=None),
@@ -80,7 +80,7 @@ RULES: dict[tuple[str, str], Rule] = {
     ("GET", "/v1/templates/{template}"): Rule(Action.TEMPLATE_READ),
     ("POST", "/v1/templates"): Rule(Action.TEMPLATE_BUILD),
     ("DELETE", "/v1/templates/{template}"): Rule(Action.TEMPLATE_REMOVE),
-    # The signature in the URL is what is checked, and that its maker still may.
+    # The route checks the signature in the URL, and that its maker may still do this.
     ("GET", "/v1/signed/{sandbox_id}"): _OPEN,
     ("PUT", "/v1/signed/{sandbox_id}"): Rule(Action.OPEN, body=None),
     ("GET", "/docs"): _OPEN,

@@ -8,7 +8,7 @@ from skerry.wire import Attach, AttachFlags, FieldError, Frame, Life, Type
 
 _READ, _WRITE, _DESTROY = Action.SANDBOX_READ, Action.SANDBOX_WRITE, Action.SANDBOX_DESTROY
 SLACK = 1.0
-"""Seconds that a new end may lie before the old one and be no sooner: both are counted from different moments."""
+"""Seconds by which a new end may precede the old one and still count as the same: their clocks start apart."""
 
 RULES: dict[tuple[str, str], Rule] = {
     ("WS", "/v1/sandboxes/{sandbox}/wire"): Rule(_READ, "sandbox"),
@@ -16,7 +16,7 @@ RULES: dict[tuple[str, str], Rule] = {
     ("WS", "/v1/sandboxes/{sandbox}/processes/{process}"): Rule(_READ, "sandbox"),
     **provider.RULES,
 }
-"""To open a socket one has to be allowed to look; what is done in it is checked there."""
+"""Opening a socket needs the right to read; what the client does in it is checked there."""
 
 OPENERS: dict[Type, Action] = {
     Type.START: _WRITE,
@@ -49,9 +49,9 @@ OPENERS: dict[Type, Action] = {
 
 
 def action_of(frame: Frame, left: float | None = None) -> Action | None:
-    """What an opener needs, with its content looked at where that decides; None: nobody may send it.
+    """What an opener needs; its content decides for some. None: nobody may send it.
 
-    `left` are the seconds that the sandbox has still to live, if that is known: to let it end sooner is to destroy it.
+    `left` is how many seconds the sandbox still has to live, if known: to let it end sooner is to destroy it.
     """
     try:
         action = OPENERS[Type(frame.type)]

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Plain(Response):
-    """A model, or several, or anything that has a plain form."""
+    """An answer with a model, several models, or anything that has a plain form."""
 
     media_type = "application/json"
 
@@ -27,7 +27,7 @@ async def read_body(request: Request, kind: type[T]) -> T:
 
 
 def whole(text: str, what: str) -> int:
-    """A number of a query. Raises InvalidArgument."""
+    """A number from a query. Raises InvalidArgument."""
     if not text.isascii() or not text.isdigit() or len(text) > 18:
         raise InvalidArgument(f"{what} must be a whole number, not {text[:40]!r}")
     return int(text)

@@ -51,7 +51,7 @@ from skerry.server.projects.create import usable_snapshot
 from skerry.server.projects.slots import CHANGES, STATES
 from skerry.server.projects.spec import inner_spec
 from skerry.server.streams.bridge import PIECE, Inlet
-from skerry.server.streams.browser import gone_is_fine
+from skerry.server.streams.browser import ignore_disconnect
 from skerry.server.streams.export import exporting
 from skerry.server.web.guard import ProjectQuery, Routes
 from skerry.server.web.responses import Sender, Streamed, body
@@ -81,7 +81,7 @@ class SnapshotBody:
     response_class=Plain,
 )
 async def create_snapshot(request: Request, context: Ctx, sandbox: Sandbox) -> Response:
-    """One that is `hidden` ends with its holder."""
+    """Take a snapshot. A `hidden` one ends with its holder."""
     body = await read_body(request, SnapshotBody)
     if body.hidden and body.holder is None:
         raise InvalidArgument("a hidden snapshot needs a holder")
@@ -108,9 +108,9 @@ async def list_snapshots(
     context: Ctx,
     who: Who,
     project: ProjectQuery = None,
-    sandbox: Annotated[str | None, Query(max_length=200, description="Of this sandbox alone, by its id.")] = None,
+    sandbox: Annotated[str | None, Query(max_length=200, description="List only those of this sandbox, by id.")] = None,
 ) -> Response:
-    """Newest first."""
+    """List snapshots, newest first."""
     projects, unclaimed = context.projects(who, project), context.sees_unclaimed(who, project)
     found = await context.holdings.list_snapshots(projects, unclaimed=unclaimed)
     return Plain([info for _, info in found if sandbox in (None, info.sandbox_id)])
@@ -135,7 +135,7 @@ class Restore:
 
 @router.post(f"{ONE}/restore", slots=CHANGES, openapi_extra=takes("snapshot"), **INFO)
 async def restore(request: Request, context: Ctx, who: Who, sandbox: Sandbox) -> Response:
-    """Bring its files to exactly what they were."""
+    """Bring the sandbox's files to exactly what they were."""
     asked = (await read_body(request, Restore)).snapshot
     found = await usable_snapshot(context, who, sandbox.project, asked, f"POST {ONE}/restore")
     assert found is not None
@@ -170,7 +170,7 @@ async def create_volume(request: Request, context: Ctx, project: InProject) -> R
 
 @router.get(f"{BASE}/volumes", responses=gives(list[VolumeInfo]), response_class=Plain)
 async def list_volumes(context: Ctx, who: Who, project: ProjectQuery = None) -> Response:
-    """By name."""
+    """List volumes, by name."""
     projects, unclaimed = context.projects(who, project), context.sees_unclaimed(who, project)
     found = [info for _, info in await context.holdings.list_volumes(projects, unclaimed=unclaimed)]
     return Plain(sorted(found, key=lambda info: info.name))
@@ -195,19 +195,19 @@ def _templates(context: Context) -> Templates:
 
 @router.get(f"{BASE}/templates", responses=gives(list[BuiltTemplate]), response_class=Plain)
 async def list_templates(context: Ctx) -> Response:
-    """Those that are built."""
+    """List the built templates."""
     return Plain(await _templates(context).list_templates())
 
 
 @router.get(f"{BASE}/templates/{{template:path}}", responses=gives(BuiltTemplate), response_class=Plain)
 async def show_template(context: Ctx, template: str) -> Response:
-    """By id, reference, name with version, or name."""
+    """Get a template by id, reference, name with version, or name."""
     return Plain(await _templates(context).find_template(template))
 
 
 @router.delete(f"{BASE}/templates/{{template:path}}", slots=CHANGES, status_code=204)
 async def remove_template(context: Ctx, template: str, later: bool = False) -> None:
-    """With `later` one that is needed goes when nothing needs it any more."""
+    """Remove a template. With `later`, one that is needed is removed when nothing needs it any more."""
     await _templates(context).remove_template(template, later=later)
 
 
@@ -219,7 +219,7 @@ async def remove_template(context: Ctx, template: str, later: bool = False) -> N
     response_class=Plain,
 )
 async def add_template(request: Request, context: Ctx) -> Response:
-    """Keep a template whose layers are there."""
+    """Keep a template whose layers exist."""
     template = await read_body(request, BuiltTemplate)
     for text in (template.name, template.description, *template.aliases):
         check_shown(text, "a template's name or description")
@@ -228,7 +228,7 @@ async def add_template(request: Request, context: Ctx) -> Response:
 
 @router.get(f"{BASE}/layers/{{digest}}", responses=gives(bool), response_class=Plain)
 async def has_layer(context: Ctx, digest: str) -> Response:
-    """Whether there is a layer of that digest."""
+    """Say whether there is a layer with this digest."""
     return Plain(await _templates(context).has_layer(digest))
 
 
@@ -240,7 +240,7 @@ class Commit:
 
 @router.post(f"{ONE}/commit", slots=CHANGES, openapi_extra=takes("digest", "directory"), status_code=204)
 async def commit(request: Request, context: Ctx, sandbox: Sandbox) -> None:
-    """End it and keep what it wrote as a layer."""
+    """End the sandbox and keep what it wrote as a layer."""
     body = await read_body(request, Commit)
     async with context.sandboxes.ending(sandbox.id):
         await _templates(context).commit_layer(sandbox.id, body.digest, directory=body.directory)
@@ -249,8 +249,8 @@ async def commit(request: Request, context: Ctx, sandbox: Sandbox) -> None:
 
 @router.websocket(f"{BASE}/layers/{{digest}}/building")
 async def building(socket: WebSocket, context: Ctx, who: Who, about: About, digest: str) -> None:
-    """The right to build a layer: a byte says that it is held; it is given back by closing the socket."""
-    await _templates(context).has_layer(digest)  # what is no digest is refused like a request
+    """Hold the right to build a layer: a byte says that the client has it; closing the socket gives it back."""
+    await _templates(context).has_layer(digest)  # refuses what is not a digest, as for a request
     await socket.accept()
 
     async def closed(scope: anyio.CancelScope) -> None:
@@ -263,7 +263,7 @@ async def building(socket: WebSocket, context: Ctx, who: Who, about: About, dige
         await until_over(context, who, about, (Action.SERVER_ADMIN,))
         scope.cancel()
 
-    with gone_is_fine():
+    with ignore_disconnect():
         async with anyio.create_task_group() as tasks:
             for end in (closed, over):
                 tasks.start_soon(end, tasks.cancel_scope)
@@ -277,7 +277,7 @@ async def building(socket: WebSocket, context: Ctx, who: Who, about: About, dige
 
 @router.get(f"{ONE}/state", response_class=Response)
 async def export_sandbox(context: Ctx, who: Who, sandbox: Sandbox) -> Response:
-    """Its state in pieces: see docs/how-to/remote.md."""
+    """Send the sandbox's state in pieces: see docs/how-to/remote.md."""
     return _export(context, who, sandbox.id)
 
 
@@ -308,7 +308,7 @@ async def import_(
     holder: HolderQuery = None,
     process: ProcessQuery = 0,
 ) -> Response:
-    """A sandbox from a state: the length of the specification (4 bytes), the specification, the archive."""
+    """Make a sandbox from a state: the length of the specification (4 bytes), the specification, the archive."""
     chunks = body(request)
     head, rest = await _head(chunks)
     spec = from_plain(SandboxSpec, load_json(head))
@@ -322,14 +322,14 @@ async def import_(
 
 
 async def _head(chunks: AsyncIterator[bytes]) -> tuple[bytes, bytes]:
-    """The specification, and what has come of the archive behind it."""
+    """The specification, and the part of the archive that has arrived after it."""
     data, end = bytearray(), 4
     async for chunk in chunks:
         data += chunk
         if len(data) >= 4:
             end = 4 + int.from_bytes(data[:4], "big")
             if not 4 < end <= 4 + MAX_SPEC:
-                raise InvalidArgument("this does not begin with a specification")
+                raise InvalidArgument("the body does not begin with a specification")
             if len(data) >= end:
                 return bytes(data[4:end]), bytes(data[end:])
     raise InvalidArgument("the body ends too early")

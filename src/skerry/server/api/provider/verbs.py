@@ -1,4 +1,4 @@
-"""The provider contract over HTTP, for `skerry.providers.remote`: its verbs, as they are, inside projects."""
+"""The verbs of the provider contract over HTTP, inside projects, for `skerry.providers.remote`."""
 
 from __future__ import annotations
 
@@ -52,18 +52,18 @@ from skerry.server.web.guard import ProjectQuery, Routes
 router = Routes("provider")
 BASE = "/v1/provider"
 ONE = f"{BASE}/sandboxes/{{sandbox}}"
-HolderQuery = Annotated[str | None, Query(max_length=64, description="Who it ends with: see `holders`.")]
+HolderQuery = Annotated[str | None, Query(max_length=64, description="The client that it ends with: see `holders`.")]
 ProcessQuery = Annotated[int, Query(ge=0, le=2**31, description="The holder's process id, for people who look.")]
 
 
 def takes(*names: str) -> dict[str, Any]:
-    """For OpenAPI: the fields of the body."""
+    """The fields of the body, for OpenAPI."""
     schema = {"type": "object", "properties": {name: {} for name in names}}
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
 def gives(kind: Any) -> dict[int | str, dict[str, Any]]:
-    """For OpenAPI: what the answer is."""
+    """The type of the answer, for OpenAPI."""
     return {200: {"model": kind}}
 
 
@@ -72,7 +72,7 @@ INFO: dict[str, Any] = {"responses": gives(SandboxInfo), "response_class": Plain
 
 
 def shown(context: Context, project: Project | None, info: SandboxInfo) -> SandboxInfo:
-    """As its users see it, with the process of theirs that it ends with."""
+    """A sandbox as its users see it, with the client process that it ends with."""
     return dataclasses.replace(
         naming.outer_sandbox(project, info),
         leased_to=context.leases.process_of(info.id),
@@ -85,7 +85,7 @@ def answer(context: Context, sandbox: Located, info: SandboxInfo) -> Response:
 
 
 def leased_to(context: Context, spec: SandboxSpec, holder: str | None) -> str | None:
-    """Whom a new sandbox ends with, if it does. Raises InvalidArgument, before anything is made."""
+    """The client that a new sandbox ends with, if any. Raises InvalidArgument, before anything is made."""
     if not spec.leased:
         return None
     if holder is None:
@@ -103,10 +103,10 @@ async def adopt(
     holder: str | None,
     process: int,
 ) -> Response:
-    """Note whose a new sandbox is; one that is leased to the server itself goes over to its holder.
+    """Note who owns a new sandbox; a lease of the server itself passes to the holder.
 
-    That gives the server's own lease back, so `prepared` says from then on whether it has gone over: a second create
-    under one key takes nothing from the first.
+    That gives the server's own lease back, so `prepared` says from then on whether the lease has passed: a second
+    create with the same key takes nothing from the first.
     """
     name = naming.outer(project, info.name)
     item = Belonging(kind="sandbox", id=info.id, project_id=project.id, name=name, made_by=maker(who))
@@ -122,7 +122,7 @@ async def adopt(
 
 @router.get(BASE, responses=gives(dict[str, Any]), response_class=Plain)
 async def about(context: Ctx) -> Response:
-    """The provider behind this server, and what it can do."""
+    """Get the provider behind this server, and what it can do."""
     return Plain({"name": context.provider.name, "capabilities": sorted(capabilities(context.provider))})
 
 
@@ -147,7 +147,7 @@ async def create(
 
 @router.get(f"{BASE}/sandboxes", responses=gives(list[SandboxInfo]), response_class=Plain)
 async def list_(context: Ctx, who: Who, project: ProjectQuery = None) -> Response:
-    """Every sandbox of your projects, oldest first."""
+    """List every sandbox of your projects, oldest first."""
     projects = {item.id: item for item in context.projects(who, project)}
     unclaimed = context.sees_unclaimed(who, project)
     found = []
@@ -172,7 +172,7 @@ async def destroy(context: Ctx, sandbox: Sandbox) -> None:
 
 @router.get(f"{ONE}/usage", responses=gives(Usage), response_class=Plain)
 async def usage(context: Ctx, sandbox: Sandbox) -> Response:
-    """What the provider itself measures."""
+    """Get what the provider itself measures."""
     return Plain(await context.provider.usage(sandbox.id))
 
 
@@ -198,7 +198,7 @@ class Seconds:
 
 @router.post(f"{ONE}/deadline", slots=CHANGES, openapi_extra=takes("seconds"), **INFO)
 async def deadline(request: Request, context: Ctx, who: Who, about: About, sandbox: Sandbox) -> Response:
-    """Note its new end, which its agent was told. To let it end sooner needs the right to destroy it."""
+    """Record the sandbox's new end, which its agent already knows. An earlier end needs the right to destroy it."""
     body = await read_body(request, Seconds)
     describe.check_lifetime(context, who, about, await context.provider.get(sandbox.id), check_lifetime(body.seconds))
     if not isinstance(context.provider, Deadlines):
@@ -215,7 +215,7 @@ class LeaseBody:
 
 @router.post(f"{ONE}/lease", openapi_extra=takes("held", "holder", "process"), status_code=204)
 async def lease(request: Request, context: Ctx, sandbox: Sandbox) -> None:
-    """Tie it to a client, which renews its name while it lives, or give that up."""
+    """Tie the sandbox to a client, which renews its name while it lives, or end that tie."""
     body = await read_body(request, LeaseBody)
     if body.held:
         await context.leases.hold("sandbox", sandbox.id, body.holder, body.process)
@@ -225,7 +225,7 @@ async def lease(request: Request, context: Ctx, sandbox: Sandbox) -> None:
 
 @router.put(f"{BASE}/holders/{{holder}}", status_code=204)
 async def renew(context: Ctx, holder: str) -> None:
-    """A client lives: what it holds lives on."""
+    """Say that a client lives: what it holds lives on."""
     context.leases.renew(holder)
 
 
@@ -313,7 +313,7 @@ class KeyBody:
 
 @router.post(f"{ONE}/archive", slots=CHANGES, openapi_extra=takes("key"), **INFO)
 async def archive(request: Request, context: Ctx, sandbox: Sandbox) -> Response:
-    """`key`, 32 bytes as base64, encrypts it; it is not kept."""
+    """Archive the sandbox. `key`, 32 bytes in base64, encrypts the archive; the server does not keep it."""
     key = (await read_body(request, KeyBody)).checked()
     return answer(context, sandbox, await _archivable(context).archive(sandbox.id, key=key))
 

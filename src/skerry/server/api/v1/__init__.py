@@ -1,4 +1,4 @@
-"""The routers that there are, in the order in which paths are compared."""
+"""All routers, in the order in which paths are compared."""
 
 from skerry.server.api.provider import storage, verbs
 from skerry.server.api.v1 import (

@@ -38,13 +38,13 @@ class AuditPage(BaseModel):
 
 @router.get("/v1/audit")
 async def of_server(context: Ctx, limit: Limit = 100, cursor: Cursor = None) -> AuditPage:
-    """Everything, newest first."""
+    """List what was done and refused, newest first."""
     return _page(context, None, limit, cursor)
 
 
 @router.get("/v1/projects/{project}/audit")
 async def of_project(context: Ctx, project: InProject, limit: Limit = 100, cursor: Cursor = None) -> AuditPage:
-    """What was done and refused in a project, newest first."""
+    """List what was done and refused in a project, newest first."""
     return _page(context, project.id, limit, cursor)
 
 

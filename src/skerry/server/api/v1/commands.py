@@ -1,4 +1,4 @@
-"""Commands: run and waited for, or their output as it comes."""
+"""Commands: the result at the end, or the output as it comes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ router = Routes("commands")
 
 LINES = (
     "Lines `{type: output, stream, data_base64, offset}` as the output comes, then `{type: exit, result}`;"
-    " `{type: error, problem}` where it fails."
+    " `{type: error, problem}` if it fails."
 )
 
 
@@ -29,7 +29,7 @@ LINES = (
 async def exec_command(request: Request, context: Ctx, who: Who, box: Box, body: inside.Exec) -> Response:
     """A string goes to the shell, a list is the arguments. A non-zero exit, a signal and a timeout are results.
 
-    The command is killed with all its descendants when the client goes before its end.
+    If the client disconnects before the end, the command is killed with all its descendants.
     """
     stdin = inside.chosen(body.stdin, body.stdin_base64)
     if wants(request, NDJSON):
@@ -79,9 +79,9 @@ async def _stream(sender: Sender, box: AsyncSandbox, body: inside.Exec, stdin: b
 
 @router.post(SANDBOX + "/code", **op("Run a snippet of code", mirrored(CodeResult)))
 async def run_code(request: Request, context: Ctx, who: Who, box: Box, body: inside.Code) -> Response:
-    """In python, javascript, bash, sh, perl or ruby, with what the sandbox has installed for it.
+    """The language is python, javascript, bash, sh, perl or ruby; the sandbox must have it installed.
 
-    A non-zero exit, a signal, a timeout and the lack of memory are results.
+    A non-zero exit, a signal, a timeout and a lack of memory are results.
     """
     run = box.code_run(
         body.code,

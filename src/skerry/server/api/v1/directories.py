@@ -23,14 +23,14 @@ DIRECTORIES = SANDBOX + "/directories"
 At = Annotated[str, Depends(query_path)]
 
 
-@router.get(DIRECTORIES, **op("A directory as a tar stream", raw=TAR))
+@router.get(DIRECTORIES, **op("Get a directory as a tar stream", raw=TAR))
 async def download(
     box: Box,
     path: At,
     exclude: Annotated[list[str] | None, Query(max_length=256, description="Names to leave out.")] = None,
     user: UserQuery = None,
 ) -> Response:
-    """With modes, times, links and hard links; of a file a tar with that file. Pipes and sockets are left out."""
+    """The stream keeps modes, times, links and hard links. Of a file it holds that file. It omits pipes and sockets."""
     name = path.rstrip("/").rpartition("/")[2].encode("utf-8", "surrogateescape") or b"root"
 
     async def send(sender: Sender) -> None:
@@ -48,12 +48,14 @@ async def upload(
     request: Request,
     box: Box,
     path: At,
-    merge: Annotated[bool, Query(description="Keep what is there beside; without, it is replaced as a whole.")] = False,
+    merge: Annotated[
+        bool, Query(description="Keep what the directory already holds; else replace it as a whole.")
+    ] = False,
     user: UserQuery = None,
 ) -> Response:
-    """It takes its place when all has come, or not at all. The stream must not be compressed.
+    """The directory appears when all of it has arrived, or not at all. The stream must not be compressed.
 
-    Absolute names, names with `..`, devices, pipes and links that are no links are refused.
+    Absolute names, names with `..`, devices, pipes and invalid links are refused.
     """
     decoder = TarDecoder()
     done = await unpack_stream(

@@ -14,19 +14,19 @@ router = Routes("environment")
 
 
 class Environment(BaseModel):
-    """Every variable by its name."""
+    """All variables by name."""
 
     env: dict[str, str]
 
 
-@router.get(SANDBOX + "/env", **op("Every variable", Environment))
+@router.get(SANDBOX + "/env", **op("Get all variables", Environment))
 async def get(box: Box) -> Response:
     return answer({"env": await box.env.all()})
 
 
 @router.patch(SANDBOX + "/env", **op("Set and remove variables", Environment))
 async def change(box: Box, body: inside.EnvChange) -> Response:
-    """Later commands see it; those that run do not. The answer has all that are set then."""
+    """Later commands see the change; running ones do not. The answer has all variables after it."""
     if body.set:
         await box.env.set(body.set)
     if body.unset:

@@ -1,4 +1,4 @@
-"""Events of sandboxes: as a stream of server-sent events, or in pages; both go on from a cursor."""
+"""Events of sandboxes, as a stream of server-sent events or in pages; both continue from a cursor."""
 
 from __future__ import annotations
 
@@ -25,14 +25,18 @@ KEEPALIVE = 15.0
 PAGE = 500
 STREAM = "text/event-stream"
 
-Since = Annotated[str | None, Query(max_length=20, description="A cursor, or `now`; without it from the first on.")]
-Types = Annotated[list[str] | None, Query(alias="type", max_length=50, description="Only these; repeatable.")]
+Since = Annotated[
+    str | None, Query(max_length=20, description="A cursor, or `now`; without it, begin with the first event.")
+]
+Types = Annotated[
+    list[str] | None, Query(alias="type", max_length=50, description="Only events of these types; repeatable.")
+]
 Limit = Annotated[int, Query(ge=1, le=1000)]
 Wait = Annotated[float, Query(ge=0, le=60, description="Seconds to wait for an event if there is none.")]
 LastId = Annotated[str | None, Header(alias="last-event-id")]
 
 Find = Callable[[int, int], Sequence[StoredEvent]]
-"""Events above a cursor, at most so many. Raises NotFound for who may no longer look."""
+"""Events above a cursor, up to a number. Raises NotFound if the client may no longer read."""
 
 
 class EventModel(BaseModel):
@@ -48,7 +52,7 @@ class EventModel(BaseModel):
 class EventPage(BaseModel):
     items: list[EventModel]
     cursor: str
-    """What to pass as `since` for what comes next."""
+    """The value to pass as `since` to continue."""
     gap: bool
     """Whether events after `since` are no longer kept."""
 
@@ -68,10 +72,10 @@ async def of_all(
     wait: Wait = 0.0,
     last_event_id: LastId = None,
 ) -> EventPage | StreamingResponse:
-    """Of all sandboxes that you see. With `Accept: text/event-stream` it goes on for ever."""
+    """List the events of all sandboxes that you see. With `Accept: text/event-stream` it never ends."""
 
     def find(seq: int, most: int) -> Sequence[StoredEvent]:
-        # Asked each time: somebody may have left a project since.
+        # Read each time: the user may have left a project since.
         everything = context.sees_unclaimed(who, project)
         projects = None if everything else [item.id for item in context.projects(who, project)]
         return context.store.events.after(seq, projects=projects, types=type or (), limit=most)
@@ -92,7 +96,7 @@ async def of_sandbox(
     wait: Wait = 0.0,
     last_event_id: LastId = None,
 ) -> EventPage | StreamingResponse:
-    """Of one sandbox. As a stream it ends with the event `destroyed`."""
+    """List the events of one sandbox. As a stream it ends with the event `destroyed`."""
     await context.events.collect(sandbox.id)
 
     def find(seq: int, most: int) -> Sequence[StoredEvent]:
@@ -162,7 +166,7 @@ async def _stream(
 
 
 def _past(since: int, upto: int, found: Sequence[StoredEvent]) -> int:
-    """The cursor past all that was looked at, so that what is not for this one is not read again and again."""
+    """The cursor after all events read, so that those that do not match are not read again and again."""
     return max(since, upto, found[-1].seq if found else 0)
 
 
@@ -176,5 +180,5 @@ def _parse(context: Context, cursor: str | None) -> int:
     if cursor == "now":
         return context.store.events.last()
     if not (cursor.isascii() and cursor.isdigit() and len(cursor) < 19):
-        raise InvalidArgument(f"{cursor!r} is not a cursor", hint="a number that an earlier answer gave, or `now`")
+        raise InvalidArgument(f"{cursor!r} is not a cursor", hint="give a number from an earlier answer, or `now`")
     return int(cursor)

@@ -29,13 +29,13 @@ STATE = "application/vnd.skerry.state"
 _key = TypeAdapter(Key)
 
 
-@router.post(SANDBOX + "/export", **op("The state of a sandbox as one file", raw=STATE))
+@router.post(SANDBOX + "/export", **op("Export the state of a sandbox as one file", raw=STATE))
 async def export(context: Ctx, who: Who, sandbox: Sandbox, body: models.Export | None = None) -> Response:
-    """Its files and variables as they are now; secrets and volumes are never in it. A key encrypts it."""
+    """It holds the files and variables as they are now, never secrets or volumes. A key encrypts it."""
     return _export(context, who, sandbox.id, f"{sandbox.id}.skerry", body)
 
 
-@router.post("/v1/snapshots/{snapshot}/export", **op("A snapshot as one file", raw=STATE))
+@router.post("/v1/snapshots/{snapshot}/export", **op("Export a snapshot as one file", raw=STATE))
 async def export_snapshot(context: Ctx, who: Who, snapshot: Snapshot, body: models.Export | None = None) -> Response:
     return _export(context, who, snapshot.id, f"{snapshot.id}.skerry", body)
 
@@ -85,16 +85,20 @@ async def import_state(
     options: Annotated[
         str,
         Query(
-            max_length=100_000, description="What is different in it: JSON as for making a sandbox.", examples=["{}"]
+            max_length=100_000,
+            description="Options that differ from the state: JSON as for making a sandbox.",
+            examples=["{}"],
         ),
     ] = "{}",
     skerry_options: Annotated[
-        str | None, Header(description="The same, where it is not part of a URL: `secrets` are taken here alone.")
+        str | None, Header(description="The same, outside of the URL: only here may it have `secrets`.")
     ] = None,
-    skerry_key: Annotated[str | None, Header(description="The key it was encrypted with: 32 bytes in base64.")] = None,
+    skerry_key: Annotated[
+        str | None, Header(description="The key that the state was encrypted with: 32 bytes in base64.")
+    ] = None,
     idempotency_key: Annotated[str | None, Header(max_length=200)] = None,
 ) -> Response:
-    """The body is what an export gave. What is in it that `options` do not say is taken from it."""
+    """The body is what an export returned. `options` override what the state says."""
     try:
         wanted = models.Create.model_validate_json(options if skerry_options is None else skerry_options)
         key = None if skerry_key is None else _key.validate_python(skerry_key)
@@ -103,7 +107,7 @@ async def import_state(
         raise InvalidArgument(f"options or key: {'.'.join(map(str, where['loc']))}: {where['msg']}") from None
     given = wanted.given()
     if skerry_options is None and (given.get("secrets") or getattr(given.get("source"), "password", None)):
-        raise InvalidArgument("secrets do not belong into a URL", hint="send the options as the header Skerry-Options")
+        raise InvalidArgument("secrets do not belong in a URL", hint="send the options as the header Skerry-Options")
     async with context.slots.taken(STATES, who):
         source = io.BufferedReader(Inlet(body(request)), PIECE)
         _, info = await create.create(

@@ -1,4 +1,4 @@
-"""Files of a sandbox."""
+"""The files of a sandbox."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ class Removed(BaseModel):
 
 
 class Hash(BaseModel):
-    """Of a file's content, or of a directory: its names, types, modes and contents. In hexadecimal."""
+    """Over a file's content, or over a directory's names, types, modes and contents. In hexadecimal."""
 
     sha256: str
 
 
 @router.get(FILES, head=True, **op("Read a file", raw=OCTETS, problems=(412, 416)))
 async def read(request: Request, box: Box, path: At, user: UserQuery = None) -> Response:
-    """The bytes, of any size. `Range` gives a part (206), `If-None-Match` saves reading it again (304)."""
+    """The file may have any size. `Range` returns a part (206), `If-None-Match` avoids reading it again (304)."""
     return file_answer(request, box.files, path, user)
 
 
@@ -60,12 +60,12 @@ async def write(
     path: At,
     mode: ModeQuery = None,
     parents: Parents = True,
-    overwrite: Annotated[bool, Query(description="Whether a file that is there is replaced.")] = True,
+    overwrite: Annotated[bool, Query(description="Replace a file that exists.")] = True,
     user: UserQuery = None,
 ) -> Response:
-    """The body, of any size. The file has its old content or all of the new one, never a part.
+    """The body may have any size. The file has its old content or all of the new one, never a part.
 
-    `If-Match: "etag"` refuses (412) when somebody else has written meanwhile, `If-None-Match: *` when it is there.
+    `If-Match: "etag"` refuses (412) if the file has been written since, `If-None-Match: *` if it exists.
     """
     bits = None if mode is None else int(mode, 8)
     info = await write_file(request, box.files, path, mode=bits, parents=parents, overwrite=overwrite, user=user)
@@ -76,7 +76,7 @@ async def write(
 async def append(
     request: Request, box: Box, path: At, mode: ModeQuery = None, parents: Parents = True, user: UserQuery = None
 ) -> Response:
-    """In place; it is made if it is not there. With `If-Match: "etag"` a repeated request adds nothing twice (412)."""
+    """Append in place; a missing file is made. With `If-Match: "etag"`, a repeated request adds nothing twice (412)."""
     bits = None if mode is None else int(mode, 8)
     info = await append_file(request, box.files, path, mode=bits, parents=parents, user=user)
     return answer(info, headers={"etag": f'"{info.etag}"'})
@@ -87,16 +87,16 @@ async def remove(
     request: Request,
     box: Box,
     path: At,
-    recursive: Annotated[bool, Query(description="A directory with all that is in it.")] = False,
+    recursive: Annotated[bool, Query(description="Remove a directory with everything in it.")] = False,
     user: UserQuery = None,
 ) -> Response:
     refuse_conditions(request)
     return answer({"removed": await box.files.remove(path, recursive=recursive, user=user)})
 
 
-@router.get(FILES + "/stat", **op("What is under a name", Info))
+@router.get(FILES + "/stat", **op("Get information about a path", Info))
 async def stat(
-    box: Box, path: At, follow: Annotated[bool, Query(description="Links are followed.")] = True, user: UserQuery = None
+    box: Box, path: At, follow: Annotated[bool, Query(description="Follow links.")] = True, user: UserQuery = None
 ) -> Response:
     return answer(await box.files.stat(path, follow=follow, user=user))
 
@@ -113,7 +113,7 @@ async def list_directory(
     cursor: Annotated[str | None, Query(description="`cursor` of the last answer.")] = None,
     user: UserQuery = None,
 ) -> Response:
-    """The entries by name, a directory before what is in it down to `depth`. Links are not followed."""
+    """Entries are sorted by name, a directory before its contents, down to `depth`. Links are not followed."""
     after = (exact_query(request, "cursor") if cursor is not None else None) or ""
 
     async def read() -> list[FileInfo]:
@@ -137,11 +137,11 @@ async def list_directory(
 
 @router.post(FILES + "/mkdir", **op("Make a directory", Info, status=201))
 async def mkdir(box: Box, body: inside.MkDir) -> Response:
-    """With `parents` missing ones above it are made, and one that exists is no error."""
+    """With `parents`, missing directories above it are made, and one that exists is not an error."""
     return answer(await box.files.mkdir(body.path, mode=body.mode, parents=body.parents, user=body.user), 201)
 
 
-@router.post(FILES + "/rename", **op("Move something to another name", Info))
+@router.post(FILES + "/rename", **op("Move a file or directory to another name", Info))
 async def rename(box: Box, body: inside.Rename) -> Response:
     return answer(await box.files.rename(body.path, body.target, overwrite=body.overwrite, user=body.user))
 
@@ -177,23 +177,23 @@ async def glob(
     path: Here,
     user: UserQuery = None,
 ) -> Response:
-    """With `*`, `?`, `[…]`, `{a,b}` and `**`; sorted."""
+    """Patterns have `*`, `?`, `[…]`, `{a,b}` and `**`. The result is sorted."""
     exact = exact_query(request, "pattern") or pattern
     return patterns.glob(context, who, box, exact, path, user)
 
 
 @router.post(FILES + "/search", **op("Find lines in files", mirrored(SearchResult)))
 async def search(context: Ctx, who: Who, box: Box, body: inside.Search) -> Response:
-    """Lines that match a Python regular expression, or a text with `regex` false. Links are not followed."""
+    """Find lines that match a Python regular expression, or a text with `regex` false. Links are not followed."""
     return patterns.search(context, who, box, body)
 
 
 @router.post(FILES + "/replace", **op("Replace text in files", mirrored(Replacement)))
 async def replace(context: Ctx, who: Who, box: Box, body: inside.Replace) -> Response:
-    """In a file, or in every file that a pattern finds. Each is written at once, unless somebody has changed it."""
+    """Replace in a file, or in every file that a pattern finds. Each is written in one step, unless it has changed."""
     return patterns.replace(context, who, box, body)
 
 
-@router.get(FILES + "/hash", **op("The SHA-256 of a file or a directory", Hash))
+@router.get(FILES + "/hash", **op("Get the SHA-256 of a file or a directory", Hash))
 async def hash(request: Request, box: Box, path: At, user: UserQuery = None) -> Response:
     return answer({"sha256": await while_there(request, box.files.hash(path, user=user))})

@@ -1,4 +1,4 @@
-"""Repositories inside a sandbox."""
+"""Git repositories inside a sandbox."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Ref = Annotated[str | None, Query(max_length=1024, description="A branch, a tag 
 
 
 class Cloned(BaseModel):
-    """Where the repository is."""
+    """The path of the repository."""
 
     path: str
 
@@ -35,7 +35,7 @@ class Patch(BaseModel):
 
 @router.post(SANDBOX + "/git/clone", **op("Copy a repository into the sandbox", Cloned))
 async def clone(request: Request, box: Box, body: inside.CloneBody) -> Response:
-    """Credentials are used for this and not kept. A clone that fails, or whose client goes, leaves nothing."""
+    """Credentials are used once and not kept. If the clone fails or the client disconnects, nothing is left."""
     cloning = box.git.clone(
         body.url,
         body.path,
@@ -51,7 +51,7 @@ async def clone(request: Request, box: Box, body: inside.CloneBody) -> Response:
     return answer({"path": await while_there(request, cloning)})
 
 
-@router.get(SANDBOX + "/git/status", **op("The state of a working tree", mirrored(GitStatus)))
+@router.get(SANDBOX + "/git/status", **op("Get the state of a working tree", mirrored(GitStatus)))
 async def status(box: Box, path: Directory, user: UserQuery = None) -> Response:
     return answer(await box.git.status(path, user=user))
 
@@ -107,7 +107,9 @@ async def pull(request: Request, box: Box, body: inside.Pull) -> Response:
     return answer(await while_there(request, pulling))
 
 
-@router.get(SANDBOX + "/git/branches", **op("Local branches, then those of remotes", mirrored(GitBranch), listed=True))
+@router.get(
+    SANDBOX + "/git/branches", **op("List local branches, then those of remotes", mirrored(GitBranch), listed=True)
+)
 async def branches(box: Box, path: Directory, user: UserQuery = None) -> Response:
     return answer({"items": await box.git.branches(path, user=user), "cursor": None})
 
@@ -123,7 +125,7 @@ async def delete_branch(
     box: Box,
     path: Directory,
     name: Annotated[str, Query(max_length=1024)],
-    force: Annotated[bool, Query(description="Also one that is not merged.")] = False,
+    force: Annotated[bool, Query(description="Delete a branch even if it is not merged.")] = False,
     user: UserQuery = None,
 ) -> Response:
     await box.git.delete_branch(path, name, force=force, user=user)
@@ -137,7 +139,8 @@ async def checkout(box: Box, body: inside.Checkout) -> Response:
 
 
 @router.get(
-    SANDBOX + "/git/log", **op("The last commits that lead to a ref, newest first", mirrored(GitCommit), listed=True)
+    SANDBOX + "/git/log",
+    **op("List the last commits that lead to a ref, newest first", mirrored(GitCommit), listed=True),
 )
 async def log(
     box: Box,
@@ -150,13 +153,13 @@ async def log(
     return answer({"items": found, "cursor": None})
 
 
-@router.get(SANDBOX + "/git/diff", **op("What is changed, as a patch", Patch))
+@router.get(SANDBOX + "/git/diff", **op("Get the changes as a patch", Patch))
 async def diff(
     box: Box,
     path: Directory,
-    staged: Annotated[bool, Query(description="What is staged instead of what is not.")] = False,
+    staged: Annotated[bool, Query(description="Show what is staged instead of what is not.")] = False,
     ref: Ref = None,
-    paths: Annotated[list[str] | None, Query(max_length=1000, description="Only of these files.")] = None,
+    paths: Annotated[list[str] | None, Query(max_length=1000, description="Only changes of these files.")] = None,
     user: UserQuery = None,
 ) -> Response:
     return answer({"diff": await box.git.diff(path, staged=staged, ref=ref, paths=paths or (), user=user)})

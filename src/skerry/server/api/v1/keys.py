@@ -20,7 +20,9 @@ from skerry.server.web.models.types import Title
 
 router = Routes("keys")
 
-Lifetime = Annotated[float | None, Field(gt=0, le=10 * 365 * 86400, description="Seconds; without it for ever.")]
+Lifetime = Annotated[
+    float | None, Field(gt=0, le=10 * 365 * 86400, description="Lifetime in seconds; without it, for ever.")
+]
 
 
 class KeyModel(BaseModel):
@@ -42,13 +44,13 @@ class CreateKey(BaseModel):
     name: Title = "key"
     scopes: Annotated[list[Scope], Field(min_length=1)] = [Scope.READ, Scope.WRITE]
     project: Annotated[str | None, Field(max_length=200)] = None
-    """Bound to this one, by id or name."""
+    """The project that the key is bound to, by id or name."""
     lifetime: Lifetime = None
 
 
 class NewKey(KeyModel):
     key: str
-    """Its text, which nobody can look up later."""
+    """The secret text, which nobody can look up later."""
 
 
 class TokenModel(BaseModel):
@@ -71,7 +73,7 @@ class CreateToken(BaseModel):
 
 class NewToken(TokenModel):
     token: str
-    """Its text, which nobody can look up later."""
+    """The secret text, which nobody can look up later."""
 
 
 class CreateTicket(BaseModel):
@@ -108,13 +110,13 @@ def _token(token: SandboxToken) -> TokenModel:
 
 @router.get("/v1/keys")
 async def list_keys(context: Ctx, me: Me) -> KeyList:
-    """Yours, oldest first."""
+    """List your keys, oldest first."""
     return KeyList(items=[_key(key) for key in context.store.keys.of_user(me.id)])
 
 
 @router.post("/v1/keys", status_code=201)
 async def create_key(request: Request, context: Ctx, who: Who, me: Me, body: CreateKey) -> NewKey:
-    """Make a key. One made with a key has no more scopes than that, and does not outlive it."""
+    """Make a key. A key made with a key has no more scopes than that key, and does not outlive it."""
     project_id = None
     if body.project is not None:
         subject, project = locate(context.store, who, body.project)
@@ -122,7 +124,7 @@ async def create_key(request: Request, context: Ctx, who: Who, me: Me, body: Cre
             raise subject.missing()
         project_id = project.id
     if who.key is not None and not set(body.scopes) <= who.key.scopes:
-        raise PermissionDenied("a key cannot make one that may more", hint="sign in, and make it there")
+        raise PermissionDenied("a key cannot make a key that may do more", hint="sign in, and make the key there")
     key, text = await context.store.keys.add(
         me.id,
         body.name,
@@ -136,7 +138,7 @@ async def create_key(request: Request, context: Ctx, who: Who, me: Me, body: Cre
 
 @router.delete("/v1/keys/{key}", status_code=204)
 async def revoke_key(context: Ctx, me: Me, key: str) -> None:
-    """It is no good from now on."""
+    """Revoke a key, at once."""
     found = context.store.keys.get(key)
     if found is None or found.user_id != me.id:
         raise NotFound(f"there is no key {key[:100]!r}")
@@ -145,13 +147,13 @@ async def revoke_key(context: Ctx, me: Me, key: str) -> None:
 
 @router.get("/v1/sandboxes/{sandbox}/tokens")
 async def list_tokens(context: Ctx, sandbox: Sandbox) -> TokenList:
-    """Those of a sandbox, oldest first."""
+    """List the tokens of a sandbox, oldest first."""
     return TokenList(items=[_token(token) for token in context.store.keys.tokens(sandbox.id)])
 
 
 @router.post("/v1/sandboxes/{sandbox}/tokens", status_code=201)
 async def create_token(request: Request, context: Ctx, who: Who, sandbox: Sandbox, body: CreateToken) -> NewToken:
-    """Make a token for code inside the sandbox: good for this sandbox and nothing else."""
+    """Make a token for code inside the sandbox: valid for this sandbox and nothing else."""
     if sandbox.project is None:
         raise Conflict("a sandbox that belongs to no project has no tokens")
     token, text = await context.store.keys.add_token(
@@ -163,18 +165,21 @@ async def create_token(request: Request, context: Ctx, who: Who, sandbox: Sandbo
 
 @router.delete("/v1/sandboxes/{sandbox}/tokens/{token}", status_code=204)
 async def revoke_token(context: Ctx, sandbox: Sandbox, token: str) -> None:
-    """It is no good from now on."""
+    """Revoke a token, at once."""
     if not await context.store.keys.remove_token(sandbox.id, token):
         raise NotFound(f"there is no token {token[:100]!r}")
 
 
 @router.post("/v1/tickets", status_code=201)
 async def create_ticket(context: Ctx, who: Who, body: CreateTicket) -> Ticket:
-    """What opens one WebSocket, as `?ticket=`, where a browser cannot send a key; good once, for some seconds."""
+    """Make a ticket that opens one WebSocket, as `?ticket=`, where a browser cannot send a key.
+
+    It is valid once, for some seconds.
+    """
     return Ticket(ticket=context.tickets.issue(who, body.path), expires_at=time.time() + LIFETIME)
 
 
 def _until(who: Actor, lifetime: float | None) -> float | None:
-    """When what somebody makes ends: with the key that it is made with at the latest."""
+    """When a new key or token ends: at the latest with the key that makes it."""
     ends = (None if lifetime is None else time.time() + lifetime, None if who.key is None else who.key.expires_at)
     return min((end for end in ends if end is not None), default=None)

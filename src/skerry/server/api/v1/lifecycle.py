@@ -1,4 +1,4 @@
-"""The states of a sandbox."""
+"""The lifecycle of a sandbox."""
 
 from __future__ import annotations
 
@@ -22,53 +22,57 @@ def _answer(sandbox: Sandbox, info: SandboxInfo) -> Response:
     return answer(shown(sandbox.project, sandbox.shown(info)))
 
 
-@router.post(SANDBOX + "/stop", slots=CHANGES, **op("End what runs in it and keep its files", SandboxModel))
+@router.post(SANDBOX + "/stop", slots=CHANGES, **op("Stop a sandbox and keep its files", SandboxModel))
 async def stop(sandbox: Sandbox, box: Box, body: models.Stop | None = None) -> Response:
     return _answer(sandbox, await box.stop(timeout=(body or models.Stop()).timeout))
 
 
 @router.post(
-    SANDBOX + "/start", slots=CHANGES, **op("Start one that is stopped or archived, resume a paused one", SandboxModel)
+    SANDBOX + "/start", slots=CHANGES, **op("Start a stopped or archived sandbox, or resume a paused one", SandboxModel)
 )
 async def start(sandbox: Sandbox, box: Box, body: models.Start | None = None) -> Response:
     return _answer(sandbox, await box.start(key=None if body is None else body.key))
 
 
-@router.post(SANDBOX + "/restart", slots=CHANGES, **op("Stop it and start it, maybe with changes", SandboxModel))
+@router.post(
+    SANDBOX + "/restart", slots=CHANGES, **op("Stop and start a sandbox, optionally with changes", SandboxModel)
+)
 async def restart(sandbox: Sandbox, box: Box, body: models.Restart | None = None) -> Response:
-    """What cannot be honoured is refused before it is stopped."""
+    """A change that is not possible is refused before the sandbox is stopped."""
     wanted = body or models.Restart()
     resources = None if wanted.resources is None else wanted.resources.options()
     info = await box.restart(env=wanted.env, resources=resources, template=wanted.template, timeout=wanted.timeout)
     return _answer(sandbox, info)
 
 
-@router.post(SANDBOX + "/pause", slots=CHANGES, **op("Freeze its processes in memory", SandboxModel))
+@router.post(SANDBOX + "/pause", slots=CHANGES, **op("Freeze the processes of a sandbox in memory", SandboxModel))
 async def pause(sandbox: Sandbox, box: Box) -> Response:
     return _answer(sandbox, await box.pause())
 
 
-@router.post(SANDBOX + "/resume", slots=CHANGES, **op("Let its processes go on", SandboxModel))
+@router.post(SANDBOX + "/resume", slots=CHANGES, **op("Resume the processes of a sandbox", SandboxModel))
 async def resume(sandbox: Sandbox, box: Box) -> Response:
     return _answer(sandbox, await box.resume())
 
 
-@router.post(SANDBOX + "/archive", slots=CHANGES, **op("Put it into compressed cold storage", SandboxModel))
+@router.post(SANDBOX + "/archive", slots=CHANGES, **op("Put a sandbox into compressed cold storage", SandboxModel))
 async def archive(sandbox: Sandbox, box: Box, body: models.Archive | None = None) -> Response:
-    """`start` brings it back. With a key the archive is encrypted, and `start` needs the same key."""
+    """`start` brings it back. With a key, the archive is encrypted, and `start` needs the same key."""
     return _answer(sandbox, await box.archive(key=None if body is None else body.key))
 
 
-@router.post(
-    SANDBOX + "/recover", slots=CHANGES, **op("Start one that has failed, with the files it had", SandboxModel)
-)
+@router.post(SANDBOX + "/recover", slots=CHANGES, **op("Start a failed sandbox, with the files it had", SandboxModel))
 async def recover(sandbox: Sandbox, box: Box) -> Response:
     return _answer(sandbox, await box.recover())
 
 
-@router.post(SANDBOX + "/reset", slots=CHANGES, **op("Kill its processes; hard: forget its files too", SandboxModel))
+@router.post(
+    SANDBOX + "/reset",
+    slots=CHANGES,
+    **op("Reset a sandbox: kill its processes; hard: reset its files too", SandboxModel),
+)
 async def reset(sandbox: Sandbox, box: Box, body: models.Reset | None = None) -> Response:
-    """It runs afterwards. Volumes are not touched."""
+    """The sandbox runs afterwards. Volumes are not touched."""
     return _answer(sandbox, await box.reset(hard=(body or models.Reset()).hard))
 
 
@@ -78,7 +82,7 @@ async def wait(
     sandbox: Sandbox,
     box: Box,
     state: State,
-    timeout: Annotated[float, Query(gt=0, le=86400, description="Seconds to wait at most.")] = 60.0,
+    timeout: Annotated[float, Query(gt=0, le=86400, description="Wait at most this many seconds.")] = 60.0,
 ) -> Response:
-    """TIMEOUT if it is in another one by then."""
+    """Answers TIMEOUT if the sandbox is in another state by then."""
     return _answer(sandbox, await while_there(request, box.wait_for_state(state, timeout=timeout)))

@@ -1,4 +1,4 @@
-"""The interactive API page and the OpenAPI document. Everything it loads comes from this package."""
+"""The interactive API page and the OpenAPI document. The page loads everything from this package."""
 
 from __future__ import annotations
 
@@ -30,15 +30,17 @@ POLICY = (
 )
 
 
-@router.get("/docs", **op("The interactive API page", raw="text/html"))
+@router.get("/docs", **op("Open the interactive API page", raw="text/html"))
 async def docs() -> Response:
     if not (PACKAGE / ASSETS["swagger-ui-bundle.js"][0]).is_file():
-        raise NotFound("this installation was built without the API page; /openapi.json says the same", hint=NOT_BUILT)
+        raise NotFound(
+            "this installation was built without the API page; /openapi.json has the same content", hint=NOT_BUILT
+        )
     html = (PACKAGE / "page" / "index.html").read_text()
     return HTMLResponse(html, headers={"content-security-policy": POLICY})
 
 
-@router.get("/docs/{asset}", **op("A file of the API page", raw="application/octet-stream"))
+@router.get("/docs/{asset}", **op("Get a file of the API page", raw="application/octet-stream"))
 async def asset(asset: Annotated[str, Path(max_length=100, examples=["start.js"])]) -> Response:
     found = ASSETS.get(asset)
     file = None if found is None else PACKAGE / found[0]
@@ -48,7 +50,7 @@ async def asset(asset: Annotated[str, Path(max_length=100, examples=["start.js"]
 
 
 class Document(BaseModel):
-    """As the OpenAPI specification 3.1 has it."""
+    """A document of the OpenAPI specification 3.1."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -56,7 +58,7 @@ class Document(BaseModel):
     paths: dict[str, Any]
 
 
-@router.get("/openapi.json", **op("The OpenAPI document", Document))
+@router.get("/openapi.json", **op("Get the OpenAPI document", Document))
 async def openapi(request: Request) -> Response:
     document: dict[str, Any] = request.app.openapi()
     return JSONResponse(document)

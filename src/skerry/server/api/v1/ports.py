@@ -15,18 +15,20 @@ from skerry.server.web.responses import while_there
 router = Routes("ports")
 
 
-@router.get(SANDBOX + "/ports", **op("The ports that somebody inside listens on", mirrored(ListeningPort), listed=True))
+@router.get(
+    SANDBOX + "/ports", **op("List the ports that programs inside listen on", mirrored(ListeningPort), listed=True)
+)
 async def list_ports(box: Box) -> Response:
     return answer({"items": await box.ports.list(), "cursor": None})
 
 
 @router.get(
-    SANDBOX + "/ports/{port}/wait", **op("Wait until somebody inside listens on a port", mirrored(ListeningPort))
+    SANDBOX + "/ports/{port}/wait", **op("Wait until a program inside listens on a port", mirrored(ListeningPort))
 )
 async def wait(
     request: Request,
     box: Box,
     port: Annotated[int, Path(ge=1, le=65535)],
-    timeout: Annotated[float, Query(ge=0, le=86400, description="Seconds to wait at most.")] = 30.0,
+    timeout: Annotated[float, Query(ge=0, le=86400, description="Wait at most this many seconds.")] = 30.0,
 ) -> Response:
     return answer(await while_there(request, box.ports.wait(port, timeout=timeout)))

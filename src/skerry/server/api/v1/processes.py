@@ -1,4 +1,4 @@
-"""Background processes."""
+"""Background processes of a sandbox."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ router = Routes("processes")
 
 Id = Annotated[int, Path(ge=1, le=MOST, description="The process's id, not its pid.")]
 Since = Annotated[int, Query(ge=0, le=MOST, description="A byte offset in the stream: `next` of the last answer.")]
-WaitFor = Annotated[float, Query(gt=0, le=86400, description="Seconds to wait at most.")]
+WaitFor = Annotated[float, Query(gt=0, le=86400, description="Wait at most this many seconds.")]
 
 
 @router.post(SANDBOX + "/processes", **op("Start a process in the background", mirrored(ProcessInfo), status=201))
 async def spawn(context: Ctx, box: Box, body: inside.Spawn) -> Response:
-    """It outlives this request and every client; it is killed with all its descendants after `timeout` seconds."""
+    """The process outlives this request and every client. After `timeout` seconds it is killed with its descendants."""
     process = await box.processes.spawn(
         body.command,
         cwd=body.cwd,
@@ -43,27 +43,27 @@ async def spawn(context: Ctx, box: Box, body: inside.Spawn) -> Response:
 
 @router.get(SANDBOX + "/processes", **op("List processes", mirrored(ProcessInfo), listed=True))
 async def list_processes(box: Box) -> Response:
-    """Those that run and the last ones that ended, oldest first."""
+    """List the running processes and the last ones that ended, oldest first."""
     return answer({"items": await box.processes.list(), "cursor": None})
 
 
-@router.get(SANDBOX + "/processes/{id}", **op("How a process is now", mirrored(ProcessInfo)))
+@router.get(SANDBOX + "/processes/{id}", **op("Get the state of a process", mirrored(ProcessInfo)))
 async def get(box: Box, id: Id) -> Response:
     return answer(await (await box.processes.get(id, view=True)).poll())
 
 
-@router.get(SANDBOX + "/processes/{id}/output", **op("What a process has written", mirrored(ProcessOutput)))
+@router.get(SANDBOX + "/processes/{id}/output", **op("Get the output of a process", mirrored(ProcessOutput)))
 async def output(
     context: Ctx, who: Who, box: Box, id: Id, since_stdout: Since = 0, since_stderr: Since = 0
 ) -> Response:
-    """What the ring buffers (1 MiB a stream) hold from the offsets on; `gap` are bytes that are no longer there."""
+    """The ring buffers hold 1 MiB of each stream. `gap` counts the bytes after the offset that are no longer there."""
     process = await box.processes.get(id, view=True)
     return large.gradual(context, who, await process.output(since=(since_stdout, since_stderr)))
 
 
 @router.post(SANDBOX + "/processes/{id}/stdin", **op("Send input to a process", status=204))
 async def stdin(request: Request, context: Ctx, box: Box, id: Id, body: inside.Stdin) -> Response:
-    """To one that was started with `stdin`. Waits while it does not read."""
+    """The process must have been started with `stdin`. The request waits while the process does not read."""
     process = await context.processes.get(box, id)
 
     async def send() -> None:
@@ -78,14 +78,14 @@ async def stdin(request: Request, context: Ctx, box: Box, id: Id, body: inside.S
 
 @router.post(SANDBOX + "/processes/{id}/signal", **op("Send a signal to a process", status=204))
 async def signal(box: Box, id: Id, body: inside.SignalBody) -> Response:
-    """SIGKILL (9) goes to the process and all its descendants, others to its process group."""
+    """SIGKILL (9) goes to the process and all its descendants, other signals to its process group."""
     await box.processes.kill(id, body.signal)
     return Response(status_code=204)
 
 
 @router.get(SANDBOX + "/processes/{id}/wait", **op("Wait for the end of a process", mirrored(ExecResult)))
 async def wait(request: Request, context: Ctx, who: Who, box: Box, id: Id, timeout: WaitFor = 60.0) -> Response:
-    """The result has the output that is still there. TIMEOUT if it has not ended by then; it goes on."""
+    """The result has the output that is still there. Answers TIMEOUT if the process still runs; it keeps running."""
     process = await box.processes.get(id, view=True)
 
     async def ended() -> ExecResult:

@@ -1,4 +1,4 @@
-"""Projects, and who is a member."""
+"""Projects and their members."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class ProjectModel(BaseModel):
     id: str
     name: str
     personal: bool
-    """Whether it is a user's own, which stays as long as that user."""
+    """Whether it is a personal project, which exists as long as its user."""
     role: Role | None
-    """Yours; none for an administrator who is no member."""
+    """Your role; null for an administrator who is not a member."""
     created_at: float
 
 
@@ -66,13 +66,13 @@ def _model(context: Context, who: Actor, project: Project) -> ProjectModel:
 
 @router.get("/v1/projects")
 async def list_(context: Ctx, who: Who) -> ProjectList:
-    """Those you see, your own first."""
+    """List the projects you see, your own first."""
     return ProjectList(items=[_model(context, who, project) for project in context.projects(who)])
 
 
 @router.post("/v1/projects", status_code=201)
 async def create(request: Request, context: Ctx, who: Who, me: Me, body: NameProject) -> ProjectModel:
-    """Make one that you own."""
+    """Make a project that you own."""
     if any(project.name == body.name for project, _ in context.store.projects.of_user(me.id)):
         raise Conflict(f"you have a project {body.name!r} already")
     made = await context.store.projects.add(body.name, me.id)
@@ -87,16 +87,16 @@ async def show(context: Ctx, who: Who, project: InProject) -> ProjectModel:
 
 @router.patch("/v1/projects/{project}")
 async def rename(context: Ctx, who: Who, project: InProject, body: NameProject) -> ProjectModel:
-    """Give it another name."""
+    """Rename a project."""
     await context.store.projects.rename(project.id, body.name)
     return _model(context, who, context.store.projects.get(project.id) or project)
 
 
 @router.delete("/v1/projects/{project}", status_code=204)
 async def remove(context: Ctx, project: InProject) -> None:
-    """Remove one that has no sandboxes, snapshots and volumes any more."""
+    """Remove a project that has no sandboxes, snapshots or volumes."""
     if project.personal_of is not None:
-        raise Conflict("a personal project goes with its user")
+        raise Conflict("a personal project is removed with its user")
     held = []
     if isinstance(context.provider, Snapshots):
         held += [f"snapshot {info.id}" for _, info in await context.holdings.list_snapshots([project])]
@@ -109,29 +109,29 @@ async def remove(context: Ctx, project: InProject) -> None:
 
 @router.get("/v1/projects/{project}/members")
 async def members(context: Ctx, project: InProject) -> MemberList:
-    """By name."""
+    """List the members of a project, by name."""
     found = context.store.projects.members(project.id)
     return MemberList(items=[MemberModel(user=item.user_name, user_id=item.user_id, role=item.role) for item in found])
 
 
 @router.put("/v1/projects/{project}/members/{user}")
 async def set_member(context: Ctx, who: Who, project: InProject, user: str, body: SetMember) -> MemberModel:
-    """Make a user a member, or give a member another role.
+    """Make a user a member, or change the role of a member.
 
-    The user is named by id, which they can tell you; by name if you share a project already, or are an administrator.
+    Give the user's id, which they can tell you, or the name if you share a project or are an administrator.
     """
     found = _known(context, who, user)
     if project.personal_of == found.id and body.role is not Role.OWNER:
-        raise Conflict("everybody owns their personal project")
+        raise Conflict("a user stays the owner of their personal project")
     await context.store.projects.set_member(project.id, found.id, body.role)
     return MemberModel(user=found.name, user_id=found.id, role=body.role)
 
 
 def _known(context: Context, who: Actor, asked: str) -> User:
-    """The user of that id, or of that name if the actor may know that there is one. Raises NotFound.
+    """The user with that id, or with that name if the actor may know of that user. Raises NotFound.
 
-    The same for a name that nobody has and for a stranger's: otherwise everybody could try out who has an account, and
-    make people members who have not told them their id.
+    A stranger's name gets the same error as a name that nobody has: otherwise everybody could find out who has an
+    account, and make people members who have not told them their id.
     """
     if is_admin(who):
         return context.store.users.find(asked)
@@ -150,7 +150,7 @@ def _known(context: Context, who: Actor, asked: str) -> User:
 
 @router.delete("/v1/projects/{project}/members/{user}", status_code=204)
 async def remove_member(context: Ctx, project: InProject, user: str) -> None:
-    """A project keeps at least one owner; a personal project keeps its user."""
+    """Remove a member. A project keeps at least one owner; a personal project keeps its user."""
     found = next(
         (item for item in context.store.projects.members(project.id) if user in (item.user_id, item.user_name)), None
     )
@@ -161,11 +161,11 @@ async def remove_member(context: Ctx, project: InProject, user: str) -> None:
 
 @router.delete("/v1/projects/{project}/membership", status_code=204)
 async def leave(context: Ctx, project: InProject, me: Me) -> None:
-    """Be no member any more."""
+    """Leave a project."""
     await _leave(context, project, me.id)
 
 
 async def _leave(context: Context, project: Project, user_id: str) -> None:
     if project.personal_of == user_id:
-        raise Conflict("nobody leaves their personal project")
+        raise Conflict("you cannot leave your personal project")
     await context.store.projects.set_member(project.id, user_id, None)

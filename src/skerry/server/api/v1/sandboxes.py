@@ -1,4 +1,4 @@
-"""Sandboxes: made, listed, looked at, changed, copied, destroyed."""
+"""Sandboxes: create, list, get, change, copy and destroy them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LINES = (
 
 
 class Fork(BaseModel):
-    """What became of one copy."""
+    """The outcome of one copy."""
 
     sandbox: SandboxModel | None  # type: ignore[valid-type]
     error: Problem | None
@@ -46,10 +46,10 @@ async def create(
     project: InProject,
     body: models.Create,  # type: ignore[valid-type]
     idempotency_key: Annotated[
-        str | None, Header(max_length=200, description="The same call again with this key gives the same sandbox.")
+        str | None, Header(max_length=200, description="The same call again with this key returns the same sandbox.")
     ] = None,
 ) -> Response:
-    """It is ready for commands. With `Accept: application/x-ndjson` the build of its template tells how it goes."""
+    """The sandbox is ready for commands. With `Accept: application/x-ndjson`, the build of its template is reported."""
 
     async def make(on_log: Callable[[str], object] | None, on_progress: ProgressCallback | None) -> dict[str, Any]:
         _, info = await create_in_project(
@@ -71,9 +71,9 @@ async def list_sandboxes(
     project: ProjectQuery = None,
     state: State | None = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    cursor: Annotated[str | None, Query(max_length=200, description="`cursor` of the last answer.")] = None,
+    cursor: Annotated[str | None, Query(max_length=200, description="The `cursor` of the last answer.")] = None,
 ) -> Response:
-    """Those of your projects, oldest first. `metadata.KEY=VALUE` and `label.KEY=VALUE` choose among them."""
+    """List those of your projects, oldest first. `metadata.KEY=VALUE` and `label.KEY=VALUE` filter them."""
     projects = {item.id: item for item in context.projects(who, project)}
     unclaimed = context.sees_unclaimed(who, project)
     owner_of = context.sandboxes.owner
@@ -92,14 +92,14 @@ def _pairs(request: Request, prefix: str) -> dict[str, str]:
     return {key.removeprefix(prefix): value for key, value in query if key.startswith(prefix) and key != prefix}
 
 
-@router.get(SANDBOX, **op("What a sandbox is", SandboxModel))
+@router.get(SANDBOX, **op("Get a sandbox", SandboxModel))
 async def show(sandbox: Sandbox) -> Response:
     return answer(shown(sandbox.project, await sandbox.info()))
 
 
 @router.patch(SANDBOX, slots=CHANGES, **op("Change how long a sandbox lives", SandboxModel))
 async def update(context: Ctx, who: Who, about: About, sandbox: Sandbox, box: Box, body: models.Update) -> Response:
-    """To let it end sooner needs the right to destroy it."""
+    """An earlier end needs the right to destroy the sandbox."""
     info = await sandbox.info()
     if body.timeout is None:
         return answer(shown(sandbox.project, info))
@@ -107,7 +107,7 @@ async def update(context: Ctx, who: Who, about: About, sandbox: Sandbox, box: Bo
     return answer(shown(sandbox.project, sandbox.shown(await box.set_timeout(body.timeout))))
 
 
-@router.patch(SANDBOX + "/limits", slots=CHANGES, **op("Change limits while it runs", SandboxModel))
+@router.patch(SANDBOX + "/limits", slots=CHANGES, **op("Change the limits of a running sandbox", SandboxModel))
 async def limits(sandbox: Sandbox, box: Box, body: models.Limits) -> Response:
     info = await box.set_limits(
         cpu=body.cpu, cpu_percent=body.cpu_percent, memory=body.memory, disk=body.disk, pids=body.pids
@@ -119,10 +119,10 @@ async def limits(sandbox: Sandbox, box: Box, body: models.Limits) -> Response:
 async def destroy(
     context: Ctx,
     sandbox: Sandbox,
-    graceful: Annotated[bool, Query(description="Its processes are asked to end first.")] = False,
-    timeout: Annotated[float, Query(gt=0, le=MAX_GRACE, description="Seconds they have for it.")] = 30.0,
+    graceful: Annotated[bool, Query(description="Ask its processes to end first.")] = False,
+    timeout: Annotated[float, Query(gt=0, le=MAX_GRACE, description="Wait at most this many seconds for them.")] = 30.0,
 ) -> Response:
-    """End it and remove everything of it."""
+    """End the sandbox and remove everything in it."""
     async with context.sandboxes.ending(sandbox.id):
         try:
             await (await sandbox.use()).destroy(graceful=graceful, timeout=timeout)
@@ -131,9 +131,12 @@ async def destroy(
     return Response(status_code=204)
 
 
-@router.post(SANDBOX + "/clone", slots=CREATES, **op("A running copy of a sandbox", SandboxModel, status=201))
+@router.post(SANDBOX + "/clone", slots=CREATES, **op("Make a running copy of a sandbox", SandboxModel, status=201))
 async def clone(request: Request, context: Ctx, who: Who, sandbox: Sandbox, box: Box, body: models.Clone) -> Response:
-    """Its files and variables as they are now, and the same volumes; not its processes, and secrets if asked for."""
+    """The copy has the files and variables as they are now, and the same volumes. It has no processes of the source.
+
+    It gets the secrets only if you ask for them.
+    """
     project = sandbox.project
     name = body.name if body.name is None or project is None else names.inner(project, body.name)
     copying = box.clone(name=name, **_copy_options(sandbox, body))
@@ -146,10 +149,10 @@ async def clone(request: Request, context: Ctx, who: Who, sandbox: Sandbox, box:
 @router.post(
     SANDBOX + "/fork",
     slots=CREATES,
-    **op("Several copies of the same moment", Fork, status=201, listed=True),
+    **op("Make several copies of a sandbox at the same moment", Fork, status=201, listed=True),
 )
 async def fork(request: Request, context: Ctx, who: Who, sandbox: Sandbox, box: Box, body: models.Fork) -> Response:
-    """For each the copy, or the error that it ended with."""
+    """The answer has for each copy the sandbox, or the error that it ended with."""
     items: list[dict[str, Any]] = []
     for result in await while_there(request, box.fork(body.n, **_copy_options(sandbox, body))):
         if result.sandbox is None:

@@ -1,4 +1,4 @@
-"""Signing in and out, and who one is."""
+"""Signing in and out, and who is signed in."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from skerry.server.web.guard import Routes
 router = Routes("sessions")
 
 SLOWEST = 2.0
-"""Seconds that an attempt to sign in waits at most when others try the same name from many addresses."""
+"""The longest wait, in seconds, of an attempt to sign in while others try the same name from many addresses."""
 
 
 class SignIn(BaseModel):
@@ -79,7 +79,7 @@ def describe(context: Context, actor: Actor, user: User) -> SessionModel:
 
 @router.get("/sign-in", response_class=HTMLResponse, include_in_schema=False)
 async def page() -> HTMLResponse:
-    """Where a one-time link leads: its secret is behind the #, so no server and no proxy ever logs it."""
+    """Open a one-time link: its secret is after the #, so no server and no proxy ever logs it."""
     return HTMLResponse(sign_in_page.HTML, headers={"content-security-policy": sign_in_page.POLICY})
 
 
@@ -92,11 +92,11 @@ async def sign_in(context: Ctx, who: Who, body: SignIn, response: Response) -> S
         await anyio.sleep(min(wait, SLOWEST))
     user = await _authenticate(context, body)
     if user is None:
-        # A name that nobody has is not written down: it may be a password in the wrong field.
+        # A name that nobody has is not recorded: it may be a password in the wrong field.
         known = body.name is not None and context.store.users.password(body.name) is not None
         subject = Subject(parts=(f"user {body.name}" if known else "link" if body.name is None else "nobody",))
         await context.audit(who, Action.OPEN, subject, operation="sign in", outcome="UNAUTHENTICATED")
-        raise Unauthenticated("the name, the password or the link is not right", hint="a link works once")
+        raise Unauthenticated("the name, the password or the link is wrong", hint="a link works once")
     text = secrets.token_urlsafe(32)
     lifetime = context.settings.session_lifetime
     await context.store.users.add_session(user.id, digest(text), lifetime=lifetime, address=who.address)
@@ -107,7 +107,7 @@ async def sign_in(context: Ctx, who: Who, body: SignIn, response: Response) -> S
 
 
 def _set_cookie(context: Context, response: Response, text: str, lifetime: float) -> None:
-    """A lifetime of 0 removes it; browsers take neither from `__Host-` cookies without `secure`."""
+    """A lifetime of 0 removes the cookie. Browsers accept neither for `__Host-` cookies without `secure`."""
     secure = context.settings.url.startswith("https:")
     name = cookie_name(context.settings)
     response.set_cookie(name, text, max_age=round(lifetime), httponly=True, secure=secure, samesite="lax")
@@ -127,13 +127,13 @@ async def _authenticate(context: Context, body: SignIn) -> User | None:
 
 @router.get("/v1/session")
 async def whoami(context: Ctx, who: Who, me: Me) -> SessionModel:
-    """Who you are, by the credential of this request."""
+    """Get who you are, by the credential of this request."""
     return describe(context, who, me)
 
 
 @router.delete("/v1/session", status_code=204)
 async def sign_out(context: Ctx, who: Who, response: Response) -> None:
-    """End this session. With a key there is none: nothing happens."""
+    """End this session. A request with a key has no session: nothing happens."""
     if who.session is not None:
         await context.store.users.end_session(who.session)
         _set_cookie(context, response, "", 0)
@@ -141,7 +141,7 @@ async def sign_out(context: Ctx, who: Who, response: Response) -> None:
 
 @router.delete("/v1/sessions", status_code=204)
 async def sign_out_everywhere(context: Ctx, me: Me) -> None:
-    """End every session of yours, on all devices. API keys stay."""
+    """End all your sessions, on all devices. API keys stay."""
     await context.store.users.end_sessions(me.id)
 
 
@@ -153,5 +153,5 @@ async def change_password(context: Ctx, who: Who, me: Me, body: NewPassword) -> 
     stored, _ = context.store.users.password(me.name) or (None, me)
     old = "" if body.old is None else body.old.get_secret_value()
     if stored is not None and not await context.passwords.verify(stored, old):
-        raise Unauthenticated("the old password is not right")
+        raise Unauthenticated("the old password is wrong")
     await context.store.users.change(me.id, password=await context.passwords.hash(body.new.get_secret_value()))

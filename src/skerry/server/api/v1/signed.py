@@ -28,23 +28,23 @@ OCTETS = "application/octet-stream"
 NEEDS = {"GET": Action.SANDBOX_READ, "PUT": Action.SANDBOX_WRITE}
 Id = Annotated[str, Path(max_length=64)]
 By = Annotated[str, Query(max_length=64, description="Who made the URL: a user, or a key.")]
-Expires = Annotated[int, Query(ge=0, le=MOST, description="When it ends, in seconds since the epoch.")]
+Expires = Annotated[int, Query(ge=0, le=MOST, description="When the URL expires, in seconds since the epoch.")]
 Signature = Annotated[str, Query(max_length=64)]
 
 
 class SignedUrl(BaseModel):
-    """Good for this method and this file until it expires, as long as its maker may do it and its key is good."""
+    """Valid for this method and this file until it expires, as long as its maker may do this and its key is valid."""
 
     url: str
     method: str
     expires_at: float
 
 
-@router.post(SANDBOX + "/files/url", **op("A signed URL for one file", SignedUrl, status=201))
+@router.post(SANDBOX + "/files/url", **op("Make a signed URL for one file", SignedUrl, status=201))
 async def create(context: Ctx, who: Who, sandbox: Sandbox, body: inside.FileUrl) -> Response:
-    """Whoever has it may read (GET) or write (PUT) the file, with neither key nor session."""
+    """The holder of the URL may read (GET) or write (PUT) the file, without a key or a session."""
     if who.user is None:
-        raise PermissionDenied("a sandbox's token makes no URLs", hint="use an API key")
+        raise PermissionDenied("a sandbox's token cannot make URLs", hint="use an API key")
     expires_at = float(int(time.time() + body.expires_in) + 1)
     query = signed_urls.signed_query(
         await context.store.secret("signed-urls"),
@@ -71,7 +71,7 @@ async def read(
     signature: Signature,
     user: UserQuery = None,
 ) -> Response:
-    """As any other file: `Range` and `If-None-Match` work."""
+    """`Range` and `If-None-Match` work as for any other file."""
     exact, files = await _checked(request, context, who, "GET", sandbox_id, path, user, by, expires, signature)
     return file_answer(request, files, exact, user)
 
@@ -88,7 +88,7 @@ async def write(
     signature: Signature,
     user: UserQuery = None,
 ) -> Response:
-    """The body, of any size, all at once or not at all."""
+    """The body may have any size. It is written in one step or not at all."""
     exact, files = await _checked(request, context, who, "PUT", sandbox_id, path, user, by, expires, signature)
     return answer(await write_file(request, files, exact, user=user))
 
@@ -105,7 +105,7 @@ async def _checked(
     expires: int,
     signature: str,
 ) -> tuple[str, AsyncFiles]:
-    """The path with all its bytes, and the files. Raises Unauthenticated, also when the maker may no longer do it."""
+    """The path with all its bytes, and the files. Raises Unauthenticated, also if the maker may no longer do this."""
     exact = exact_query(request, "path") or path
     key = context.store.keys.get(by)
     maker = Actor(

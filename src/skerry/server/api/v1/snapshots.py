@@ -1,4 +1,4 @@
-"""Snapshots."""
+"""Snapshots of sandboxes, and restoring them."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ router = Routes("snapshots")
 Model = mirrored(SnapshotInfo)
 _NODES: dict[str, Any] = {"items": (list[mirrored(SnapshotNode)], ...)}  # type: ignore[misc]
 Tree: type[BaseModel] = create_model(
-    "SnapshotTree", __doc__="Those without a parent, each with those taken after it.", **_NODES
+    "SnapshotTree", __doc__="Snapshots without a parent, each with those taken after it.", **_NODES
 )
 
 
 @router.post(
     SANDBOX + "/snapshots",
     slots=CHANGES,
-    **op("Keep the files and variables of a sandbox as they are now", Model, status=201),
+    **op("Take a snapshot of the files and variables of a sandbox", Model, status=201),
 )
 async def create(
     request: Request, context: Ctx, sandbox: Sandbox, box: Box, body: models.SnapshotCreate | None = None
 ) -> Response:
-    """A sandbox that runs stands still for the moment that takes. Secrets and volumes are not in it."""
+    """A running sandbox is frozen for a moment. The snapshot does not include secrets and volumes."""
     wanted = body or models.SnapshotCreate()
     name = wanted.name
     if name is not None and sandbox.project is not None:
@@ -48,21 +48,21 @@ async def create(
     return answer(names.outer_snapshot(sandbox.project, info), 201)
 
 
-@router.get(SANDBOX + "/snapshots", **op("Snapshots of a sandbox, newest first", Model, listed=True))
+@router.get(SANDBOX + "/snapshots", **op("List the snapshots of a sandbox, newest first", Model, listed=True))
 async def list_of_sandbox(sandbox: Sandbox, box: Box) -> Response:
     found = [names.outer_snapshot(sandbox.project, info) for info in await box.snapshots.list()]
     return answer({"items": found, "cursor": None})
 
 
-@router.get(SANDBOX + "/snapshots/tree", **op("Snapshots of a sandbox as a tree", Tree))
+@router.get(SANDBOX + "/snapshots/tree", **op("Get the snapshots of a sandbox as a tree", Tree))
 async def tree_of_sandbox(sandbox: Sandbox, box: Box) -> Response:
     found = [names.outer_snapshot(sandbox.project, info) for info in await box.snapshots.list()]
     return answer(_tree(found))
 
 
-@router.post(SANDBOX + "/restore", slots=CHANGES, **op("Bring a sandbox to what a snapshot holds", SandboxModel))
+@router.post(SANDBOX + "/restore", slots=CHANGES, **op("Restore a sandbox to a snapshot", SandboxModel))
 async def restore(context: Ctx, who: Who, sandbox: Sandbox, box: Box, body: models.Restore) -> Response:
-    """Under the same id. All its processes end; volumes, limits, name and secrets stay as they are."""
+    """The sandbox keeps its id. All its processes end; volumes, limits, name and secrets stay as they are."""
     operation = f"POST {SANDBOX}/restore"
     found = await usable_snapshot(context, who, sandbox.project, body.snapshot, operation)
     assert found is not None
@@ -71,11 +71,11 @@ async def restore(context: Ctx, who: Who, sandbox: Sandbox, box: Box, body: mode
 
 @router.get("/v1/snapshots", **op("List snapshots, newest first", Model, listed=True))
 async def list_snapshots(context: Ctx, who: Who, project: ProjectQuery = None) -> Response:
-    """Those of your projects, of sandboxes that are gone too."""
+    """List the snapshots of your projects, also those of sandboxes that are gone."""
     return answer({"items": await _mine(context, who, project), "cursor": None})
 
 
-@router.get("/v1/snapshots/tree", **op("Snapshots as a tree", Tree))
+@router.get("/v1/snapshots/tree", **op("Get snapshots as a tree", Tree))
 async def tree(context: Ctx, who: Who, project: ProjectQuery = None) -> Response:
     return answer(_tree(await _mine(context, who, project)))
 
@@ -89,14 +89,14 @@ def _tree(found: Sequence[SnapshotInfo]) -> dict[str, Any]:
     return {"items": snapshot_trees(found)}
 
 
-@router.get("/v1/snapshots/{snapshot}", **op("What a snapshot is", Model))
+@router.get("/v1/snapshots/{snapshot}", **op("Get a snapshot", Model))
 async def show(snapshot: Snapshot) -> Response:
     return answer(snapshot.info)
 
 
 @router.delete("/v1/snapshots/{snapshot}", slots=CHANGES, **op("Remove a snapshot", status=204))
 async def delete(context: Ctx, snapshot: Snapshot) -> Response:
-    """Those taken after it get its parent; sandboxes made from it go on as they are."""
+    """Snapshots taken after it get its parent. Sandboxes made from it stay as they are."""
     await context.holdings.snapshots.delete_snapshot(snapshot.id)
     await context.leases.release("snapshot", snapshot.id)
     await context.store.belongings.gone("snapshot", [snapshot.id])

@@ -1,4 +1,4 @@
-"""Whether the server is well, what it has counted, and what it is."""
+"""The server's health, metrics and description."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ class ServerInfo(BaseModel):
 
 @router.get("/health", head=True)
 async def health(context: Ctx) -> Health:
-    """Answers as long as the server can serve."""
+    """Answer as long as the server can serve."""
     return Health(status="stopping" if context.stopping.is_set() else "ok")
 
 
 @router.get("/metrics", response_class=PlainTextResponse)
 async def metrics(context: Ctx) -> PlainTextResponse:
-    """Counters and gauges for Prometheus."""
+    """Get counters and gauges for Prometheus."""
     gauges = {"sandboxes": float(len(context.store.belongings.there("sandbox")))}
     return PlainTextResponse(context.metrics.text(gauges), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 @router.get("/v1/server")
 async def show(context: Ctx) -> ServerInfo:
-    """What this server is and can do."""
+    """Get what this server is and can do."""
     return ServerInfo(
         version=version("skerry"),
         provider=context.provider.name,

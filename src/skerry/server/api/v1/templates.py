@@ -1,4 +1,4 @@
-"""Templates. They are everybody's to use; a name belongs to the project that built it first."""
+"""Templates. Everybody may use all of them; a name belongs to the project that built it first."""
 
 from __future__ import annotations
 
@@ -38,28 +38,28 @@ LINES = (
 
 @router.get("/v1/templates", **op("List templates", Model, listed=True))
 async def list_templates(context: Ctx) -> Response:
-    """Those that come with Skerry, built or not, and those built here, by name."""
+    """List the templates that come with Skerry, built or not, and those built here, by name."""
     return answer({"items": await AsyncTemplates(context.provider).list(), "cursor": None})
 
 
-@router.get("/v1/templates/{template}", **op("What a template is", Model))
+@router.get("/v1/templates/{template}", **op("Get a template", Model))
 async def show(context: Ctx, template: Name) -> Response:
     return answer(await AsyncTemplates(context.provider).show(template))
 
 
 @router.post("/v1/templates", **op("Build a template", Model, also={NDJSON: LINES, SSE: LINES}))
 async def build(request: Request, context: Ctx, who: Who, about: About, body: models.Build) -> Response:
-    """With all that it is based on, unless it is built. With `Accept` its log and progress come as they are made.
+    """Builds everything that it is based on too, unless it is built. `Accept` can ask for the log and progress live.
 
-    CONFLICT for the name or alias of a template that others have built. With `force` only administrators build what
-    comes with Skerry again.
+    Answers CONFLICT for the name or alias of a template that others have built. With `force`, only administrators may
+    rebuild what comes with Skerry.
     """
     wanted = _definition(body)
     models.check_image(body.image)
     if isinstance(wanted, str) and body.force and not context.allows(who, Action.TEMPLATE_REMOVE, about):
         raise PermissionDenied(
-            f"only an administrator builds the template {wanted!r} again: everybody's sandboxes begin with it",
-            hint="leave force away: it is built unless it is there",
+            f"only an administrator may rebuild the template {wanted!r}: everybody's sandboxes begin with it",
+            hint="leave out force: the template is built unless it exists",
         )
     title = wanted.name if isinstance(wanted, Template) else (body.name or "").partition(":")[0]
     aliases = wanted.aliases if isinstance(wanted, Template) else ()
@@ -100,9 +100,9 @@ def _definition(body: models.Build) -> Template | str | None:
 async def _named(
     context: Context, who: Who, about: About, title: str, aliases: Sequence[str] = ()
 ) -> AsyncIterator[None]:
-    """While something is built under a name and its aliases; without a name nothing new is called by any.
+    """Around a build: claims its name and aliases. Without a name, or for an administrator, it claims nothing.
 
-    Raises Conflict where one of them is another project's: its sandboxes would begin with what is put there.
+    Raises Conflict if one of them belongs to another project, whose sandboxes would begin with this build.
     """
     if not title or context.allows(who, Action.TEMPLATE_REMOVE, about):
         yield
@@ -116,17 +116,17 @@ async def _named(
                 raise Conflict(f"others have built a template {name!r}", hint=hint)
         yield
     finally:
-        # Of what failed no name is kept, and none that it is not called any more.
+        # A failed build keeps no name, and a template keeps no name that it no longer has.
         with anyio.CancelScope(shield=True):
             for name in {*names, *before}:
                 await _release(context, who, name)
 
 
 async def _claim(context: Context, who: Who, title: str, before: Collection[str] = ()) -> bool:
-    """Whether the name is the actor's now. `before` are aliases of what the actor is about to replace."""
+    """Whether the name is the actor's now. `before` are aliases of the template that the actor replaces."""
     noted = context.store.belongings.get("template", title)
     if (noted is None or noted.gone) and title not in before and title in await _built(context):
-        return False  # by an administrator, or past this server
+        return False  # built by an administrator, or not through this server
     subject, mine = locate(context.store, who, None)
     if mine is None or not context.allows(who, Action.SANDBOX_WRITE, subject):
         return False
@@ -136,7 +136,7 @@ async def _claim(context: Context, who: Who, title: str, before: Collection[str]
 
 
 async def _release(context: Context, who: Actor, name: str) -> None:
-    """A name under which nothing is built any more is anybody's; one of others stays theirs."""
+    """Free a name under which nothing is built any more; a name of others stays theirs."""
     if name in await _built(context):
         return
     noted = context.store.belongings.get("template", name)
@@ -150,7 +150,7 @@ async def _all_built(context: Context) -> Sequence[BuiltTemplate]:
 
 
 async def _aliases(context: Context, title: str) -> set[str]:
-    """Those of all that is built under a name."""
+    """The aliases of everything that is built under a name."""
     return {alias for each in await _all_built(context) if stem(each) == title for alias in each.aliases}
 
 
@@ -159,9 +159,9 @@ async def _built(context: Context) -> set[str]:
     return {name for each in await _all_built(context) for name in (stem(each), *each.aliases)}
 
 
-@router.delete("/v1/templates/{template}", slots=CHANGES, **op("Remove what was built of a template", status=204))
+@router.delete("/v1/templates/{template}", slots=CHANGES, **op("Remove a built template", status=204))
 async def remove(context: Ctx, who: Who, template: Name) -> Response:
-    """CONFLICT while a sandbox, a snapshot or another template needs it."""
+    """Answers CONFLICT while a sandbox, a snapshot or another template needs it."""
     templates, names = AsyncTemplates(context.provider), {template.partition(":")[0]}
     try:
         title = (await templates.show(template)).name

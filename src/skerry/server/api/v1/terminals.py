@@ -1,4 +1,4 @@
-"""Terminals, for clients that ask again and again; the WebSocket beside them is for those that stay."""
+"""Terminals for clients that poll; for others there is a WebSocket."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ router = Routes("terminals")
 
 Id = Annotated[int, Path(ge=1, le=MOST, description="The terminal's id.")]
 Since = Annotated[int, Query(ge=0, le=MOST, description="A byte offset: `next` of the last answer.")]
-WaitFor = Annotated[float, Query(gt=0, le=86400, description="Seconds to wait at most.")]
+WaitFor = Annotated[float, Query(gt=0, le=86400, description="Wait at most this many seconds.")]
 
 
 @router.post(SANDBOX + "/terminals", **op("Start a program on a terminal", mirrored(TerminalInfo), status=201))
 async def create(box: Box, body: inside.TerminalCreate) -> Response:
-    """A login shell without a command. It outlives this request and every client."""
+    """Without a command it is a login shell. The terminal outlives this request and every client."""
     terminal = await box.terminals.create(
         body.command, cols=body.cols, rows=body.rows, cwd=body.cwd, env=body.env, user=body.user
     )
@@ -36,24 +36,24 @@ async def create(box: Box, body: inside.TerminalCreate) -> Response:
 
 @router.get(SANDBOX + "/terminals", **op("List terminals", mirrored(TerminalInfo), listed=True))
 async def list_terminals(box: Box) -> Response:
-    """Those that run and the last ones that ended, oldest first."""
+    """List the running terminals and the last ones that ended, oldest first."""
     return answer({"items": await box.terminals.list(), "cursor": None})
 
 
-@router.get(SANDBOX + "/terminals/{id}", **op("How a terminal is now", mirrored(TerminalInfo)))
+@router.get(SANDBOX + "/terminals/{id}", **op("Get the state of a terminal", mirrored(TerminalInfo)))
 async def get(box: Box, id: Id) -> Response:
     return answer(await (await box.terminals.get(id, view=True)).poll())
 
 
-@router.get(SANDBOX + "/terminals/{id}/output", **op("What a terminal shows", mirrored(TerminalOutput)))
+@router.get(SANDBOX + "/terminals/{id}/output", **op("Get the output of a terminal", mirrored(TerminalOutput)))
 async def output(context: Ctx, who: Who, box: Box, id: Id, since: Since = 0) -> Response:
-    """What the ring buffer (1 MiB) holds from the offset on; `gap` are bytes that are no longer there."""
+    """The ring buffer holds 1 MiB. `gap` counts the bytes after the offset that are no longer there."""
     return large.gradual(context, who, await (await box.terminals.get(id, view=True)).output(since=since))
 
 
 @router.post(SANDBOX + "/terminals/{id}/input", **op("Type into a terminal", status=204))
 async def type_input(request: Request, context: Ctx, box: Box, id: Id, body: inside.Typed) -> Response:
-    """Waits while the terminal takes nothing. CONFLICT when another client has taken over since the last time."""
+    """Waits while the terminal takes nothing. Answers CONFLICT if another client has taken over since the last time."""
     if body.takeover:
         context.terminals.drop(box, id)
     terminal = await context.terminals.get(box, id)
@@ -69,7 +69,7 @@ async def resize(box: Box, id: Id, body: inside.Resize) -> Response:
 
 @router.get(SANDBOX + "/terminals/{id}/wait", **op("Wait for the end of a terminal", mirrored(TerminalExit)))
 async def wait(request: Request, box: Box, id: Id, timeout: WaitFor = 60.0) -> Response:
-    """TIMEOUT if it has not ended by then; it goes on."""
+    """Answers TIMEOUT if the terminal still runs; it keeps running."""
     terminal = await box.terminals.get(id, view=True)
 
     async def ended() -> TerminalExit:

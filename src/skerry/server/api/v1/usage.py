@@ -1,4 +1,4 @@
-"""How a sandbox does."""
+"""Usage and health of a sandbox."""
 
 from __future__ import annotations
 
@@ -30,38 +30,40 @@ class Instructions(BaseModel):
     instructions: str
 
 
-@router.get(SANDBOX + "/usage", **op("What a sandbox uses now", mirrored(Usage)))
+@router.get(SANDBOX + "/usage", **op("Get what a sandbox uses now", mirrored(Usage)))
 async def usage(box: Box) -> Response:
     return answer(await box.usage())
 
 
-@router.get(SANDBOX + "/status", **op("State, uptime and usage", mirrored(SandboxStatus)))
+@router.get(SANDBOX + "/status", **op("Get state, uptime and usage", mirrored(SandboxStatus)))
 async def status(box: Box) -> Response:
     return answer(await box.status())
 
 
-@router.get(SANDBOX + "/ready", **op("Whether a command would run now", Ready))
+@router.get(SANDBOX + "/ready", **op("Check whether a command would run now", Ready))
 async def ready(box: Box) -> Response:
     return answer({"ready": await box.is_ready()})
 
 
 @router.get(SANDBOX + "/health", **op("Run the built-in health checks", mirrored(HealthReport)))
 async def health(
-    request: Request, box: Box, timeout: Annotated[float, Query(gt=0, le=600, description="Seconds for each.")] = 10.0
+    request: Request,
+    box: Box,
+    timeout: Annotated[float, Query(gt=0, le=600, description="Give each check this many seconds.")] = 10.0,
 ) -> Response:
     return answer(await while_there(request, box.health_check(timeout=timeout)))
 
 
-@router.post(SANDBOX + "/health", **op("Run health checks of your own too", mirrored(HealthReport)))
+@router.post(SANDBOX + "/health", **op("Run the built-in health checks and yours", mirrored(HealthReport)))
 async def check_health(request: Request, box: Box, body: models.Checks) -> Response:
-    """Each is a shell command that must exit with 0."""
+    """Each of your checks is a shell command that must exit with 0."""
     return answer(await while_there(request, box.health_check(body.checks, timeout=body.timeout)))
 
 
-@router.get(SANDBOX + "/instructions", **op("How this sandbox works, as a text for an agent", Instructions))
+@router.get(SANDBOX + "/instructions", **op("Get a text for an agent on how this sandbox works", Instructions))
 async def instructions(
     request: Request,
     box: Box,
-    extra: Annotated[str | None, Query(max_length=8000, description="Added at the end.")] = None,
+    extra: Annotated[str | None, Query(max_length=8000, description="A text to add at the end.")] = None,
 ) -> Response:
     return answer({"instructions": await while_there(request, box.instructions(extra=extra))})

@@ -39,7 +39,7 @@ class UserList(BaseModel):
 class CreateUser(BaseModel):
     name: UserName
     password: SecretStr | None = None
-    """Without one the user signs in by a link, and may set a password then."""
+    """Without a password, the user signs in by a link and can then set one."""
     admin: bool = False
 
 
@@ -55,7 +55,7 @@ class CreateLink(BaseModel):
 
 class Link(BaseModel):
     url: str
-    """Opened in a browser it signs in once."""
+    """Opened in a browser, it signs the user in once."""
     expires_at: float
 
 
@@ -72,7 +72,7 @@ def model(user: User) -> UserModel:
 
 @router.get("/v1/users")
 async def list_(context: Ctx) -> UserList:
-    """All users, by name."""
+    """List all users, by name."""
     return UserList(items=[model(user) for user in context.store.users.list()])
 
 
@@ -87,13 +87,13 @@ async def create(request: Request, context: Ctx, body: CreateUser) -> UserModel:
 
 @router.get("/v1/users/{user}")
 async def show(context: Ctx, user: str) -> UserModel:
-    """One, by id or name."""
+    """Get a user, by id or name."""
     return model(context.store.users.find(user))
 
 
 @router.patch("/v1/users/{user}")
 async def change(context: Ctx, user: str, body: ChangeUser) -> UserModel:
-    """Change what is given. A new password or disabling ends all sessions; a disabled user's keys do not work."""
+    """Change the given fields. A new password or disabling ends all sessions; a disabled user's keys do not work."""
     found = context.store.users.find(user)
     stored = None if body.password is None else await context.passwords.hash(body.password.get_secret_value())
     await context.store.users.change(found.id, password=stored, admin=body.admin, disabled=body.disabled)
@@ -102,13 +102,13 @@ async def change(context: Ctx, user: str, body: ChangeUser) -> UserModel:
 
 @router.delete("/v1/users/{user}", status_code=204)
 async def remove(context: Ctx, user: str) -> None:
-    """Remove a user with keys, sessions and memberships. What is in the personal project stays for administrators."""
+    """Remove a user with keys, sessions and memberships. What is in the personal project stays, for administrators."""
     await context.store.users.remove(context.store.users.find(user).id)
 
 
 @router.post("/v1/users/{user}/link", status_code=201)
 async def link(context: Ctx, user: str, body: CreateLink) -> Link:
-    """A link that signs this user in, once."""
+    """Make a link that signs this user in, once."""
     found, text = context.store.users.find(user), secrets.token_urlsafe(32)
     await context.store.users.add_link(found.id, digest(text), lifetime=body.lifetime)
     return Link(url=f"{context.settings.url}/sign-in#{text}", expires_at=time.time() + body.lifetime)

@@ -1,4 +1,4 @@
-"""Volumes."""
+"""Volumes of projects."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Model = mirrored(VolumeInfo)
 
 @router.post("/v1/volumes", slots=CHANGES, **op("Make an empty volume", Model, status=201))
 async def create(request: Request, context: Ctx, project: InProject, body: models.VolumeCreate) -> Response:
-    """It belongs to the project; its sandboxes get it by `volumes` when they are made."""
+    """The volume belongs to the project. Its sandboxes mount it with `volumes` when they are made."""
     made = await AsyncVolumes(context.provider).create(
         names.inner(project, body.name), size=body.size, temporary=body.temporary, encrypted=body.encrypted
     )
@@ -31,19 +31,19 @@ async def create(request: Request, context: Ctx, project: InProject, body: model
 
 @router.get("/v1/volumes", **op("List volumes", Model, listed=True))
 async def list_volumes(context: Ctx, who: Who, project: ProjectQuery = None) -> Response:
-    """Those of your projects, by name."""
+    """List the volumes of your projects, by name."""
     projects, unclaimed = context.projects(who, project), context.sees_unclaimed(who, project)
     found = await context.holdings.list_volumes(projects, unclaimed=unclaimed)
     return answer({"items": [info for _, info in found], "cursor": None})
 
 
-@router.get("/v1/volumes/{volume}", **op("What a volume is", Model))
+@router.get("/v1/volumes/{volume}", **op("Get a volume", Model))
 async def show(volume: Volume) -> Response:
     return answer(volume.info)
 
 
-@router.delete("/v1/volumes/{volume}", slots=CHANGES, **op("Remove a volume with all that is in it", status=204))
+@router.delete("/v1/volumes/{volume}", slots=CHANGES, **op("Remove a volume with everything in it", status=204))
 async def delete(context: Ctx, volume: Volume) -> Response:
-    """CONFLICT while a sandbox has it, running or not."""
+    """Answers CONFLICT while a sandbox has it, running or not."""
     await context.holdings.volumes.delete_volume(volume.inner)
     return Response(status_code=204)

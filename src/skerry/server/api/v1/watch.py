@@ -1,4 +1,4 @@
-"""Changes of files, as an event stream."""
+"""Changes to files, as an event stream."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ router = Routes("files")
 KEEPALIVE = 15.0
 EVENTS = (
     "Events `ready`, then `created`, `modified`, `removed`, `renamed`, `attributes` or `overflow`, each with a"
-    " FileEvent as data; `error` with a problem as the last."
+    " FileEvent as data; if it fails, `error` with a problem comes last."
 )
 
 
@@ -29,10 +29,10 @@ async def watch(
     context: Ctx,
     box: Box,
     path: Annotated[str, Depends(query_path_here)],
-    recursive: Annotated[bool, Query(description="Also all that is below.")] = True,
+    recursive: Annotated[bool, Query(description="Watch everything below it too.")] = True,
     user: UserQuery = None,
 ) -> Response:
-    """Every change after the event `ready` is seen; `overflow` says that some were lost. Ends when the path goes."""
+    """Reports every change after the event `ready`; `overflow` says that some were lost. Ends when the path goes."""
 
     async def send(sender: Sender) -> None:
         async with box.files.watch(path, recursive=recursive, user=user) as changes:

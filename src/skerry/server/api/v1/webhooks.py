@@ -1,4 +1,4 @@
-"""Webhooks of a project."""
+"""The webhooks of a project."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class WebhookModel(BaseModel):
     last_status: str
     """The status of the last answer, or what went wrong."""
     attempts: int
-    """How often the next event has been tried."""
+    """How often the server has tried to send the next event."""
     dropped: int
-    """Events that were given up."""
+    """How many events were dropped after all attempts."""
 
 
 class WebhookList(BaseModel):
@@ -46,7 +46,7 @@ class CreateWebhook(BaseModel):
 
 class NewWebhook(WebhookModel):
     secret: str
-    """What its messages are signed with."""
+    """The secret that signs its messages."""
 
 
 def _model(webhook: Webhook) -> WebhookModel:
@@ -71,7 +71,7 @@ async def list_(context: Ctx, project: InProject) -> WebhookList:
 async def create(request: Request, context: Ctx, who: Who, project: InProject, body: CreateWebhook) -> NewWebhook:
     """Send the project's events from now on to an address, each as a signed POST."""
     if len(context.store.webhooks.of_project(project.id)) >= MOST:
-        raise QuotaExceeded(f"a project has {MOST} webhooks at most")
+        raise QuotaExceeded(f"a project has at most {MOST} webhooks")
     secret = f"whsec_{secrets.token_urlsafe(32)}"
     made = await context.store.webhooks.add(
         project.id,

@@ -1,1 +1,1 @@
-"""What requests carry, checked, and what answers look like, for the OpenAPI document."""
+"""Models of requests, which check them, and of answers, for the OpenAPI document."""

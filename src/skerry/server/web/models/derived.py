@@ -1,4 +1,4 @@
-"""Bodies of requests made out of the options of the SDK: each option is written once, with its description, there."""
+"""Bodies of requests, derived from the options of the SDK, which define and describe each option once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ B = TypeVar("B", bound=Body)
 
 
 def descriptions(options: type) -> dict[str, str]:
-    """What stands below each key of a TypedDict, those of its bases too."""
+    """The texts below the keys of a TypedDict and of its bases."""
     found: dict[str, str] = {}
     [declared] = ast.parse(textwrap.dedent(inspect.getsource(options))).body
     assert isinstance(declared, ast.ClassDef)
@@ -40,7 +40,7 @@ def derive(
     defaults: Mapping[str, Any],
     without: Collection[str] = (),
 ) -> type[B]:
-    """A body with a field for each option but those in `without`.
+    """A body with a field for each option except those in `without`.
 
     `types` says how an option is written in JSON where that is not its type in Python; None is allowed everywhere. A
     type may come with a FieldInfo, as (type, Field(…)).

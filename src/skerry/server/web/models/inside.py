@@ -1,4 +1,4 @@
-"""Requests about what goes on inside a sandbox."""
+"""Requests about what happens inside a sandbox."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from skerry.sdk import OUTPUT_LIMIT
 from skerry.server.web.models.types import Base64, Body, Command, Mode, Path, Seconds, Text, User, Variables
 
 MAX_OUTPUT = 16 << 20
-"""As text in JSON it is up to six times as much, all of it in memory at once; a stream of lines has no limit."""
+"""As text in JSON it is up to six times as large, all of it in memory at once; a stream of lines has no limit."""
 
 
 class Run(Body):
-    """A command and what it gets."""
+    """A command, its input and its environment."""
 
     command: Command
     cwd: Path | None = None
@@ -32,7 +32,7 @@ class Input(Body):
     data_base64: Base64 | None = None
 
     def content(self) -> bytes:
-        """Raises InvalidArgument unless it is given in one way."""
+        """Raises InvalidArgument unless exactly one of the two is given."""
         found = chosen(self.data, self.data_base64)
         if found is None:
             raise InvalidArgument("give data or data_base64")
@@ -55,7 +55,7 @@ class Exec(Run):
     check: bool = False
     """Whether anything but exit code 0 is an error."""
     output_limit: Annotated[int, Field(ge=0, le=MAX_OUTPUT)] = OUTPUT_LIMIT
-    """Bytes of each stream that are kept; past it the middle is dropped and counted."""
+    """Bytes to keep of each stream; of a longer one the middle is dropped and counted."""
 
 
 class Code(Body):
@@ -72,12 +72,12 @@ class Code(Body):
 class Spawn(Run):
     sudo: bool = False
     stdin: bool = False
-    """Whether it gets an input that can be written to."""
+    """Whether the process gets an input that clients can write to."""
 
 
 class Stdin(Input):
     close: bool = False
-    """Whether this was the end of its input."""
+    """Whether this is the end of the input."""
 
     def content(self) -> bytes:
         return chosen(self.data, self.data_base64) or b""
@@ -89,7 +89,7 @@ class SignalBody(Body):
 
 class TerminalCreate(Body):
     command: Command | None = None
-    """A login shell without."""
+    """Without a command: a login shell."""
     cols: Annotated[int, Field(ge=1, le=10_000)] = 80
     rows: Annotated[int, Field(ge=1, le=10_000)] = 24
     cwd: Path | None = None
@@ -170,7 +170,7 @@ class FileUrl(Body):
     path: Path
     method: Literal["GET", "PUT"] = "GET"
     expires_in: Annotated[float, Field(gt=0, le=7 * 86400)] = 3600.0
-    """Seconds that the URL is good for."""
+    """Seconds for which the URL is valid."""
     user: User | None = None
 
 

@@ -1,4 +1,4 @@
-"""Answers: dataclasses of core and sdk as JSON, and as models that describe that JSON; their fields are listed once."""
+"""Answers: dataclasses of core and sdk as JSON, and the models that describe that JSON."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ PROPERTIES: dict[type, tuple[str, ...]] = {
     TerminalOutput: ("next",),
     Replacement: ("count",),
 }
-"""Properties that an answer shows beside the fields."""
+"""Properties that an answer shows besides the fields."""
 TEXT = (ExecResult, CodeResult, ProcessOutput, TerminalOutput)
-"""Whose bytes are mostly text: shown as text, and as base64 beside it where the text is not exactly the bytes."""
+"""Types whose bytes are mostly text: shown as text, and also in base64 if the text is not exactly the bytes."""
 EXACT = "The exact bytes in base64; null: they are the text beside it in UTF-8."
 
 
 class JsonResponse(Response):
-    """JSON in ASCII: names of files may hold any bytes, which Python has as lone surrogates and UTF-8 cannot say."""
+    """JSON in ASCII: file names may hold any bytes, which Python has as lone surrogates and UTF-8 cannot express."""
 
     media_type = "application/json"
 
@@ -51,7 +51,7 @@ def answer(content: object, status: int = 200, headers: Mapping[str, str] | None
 
 
 def plain(value: object) -> Any:
-    """Made of nothing but what JSON has."""
+    """The value, made only of types that JSON has."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return _fields(value)
     if isinstance(value, BaseModel):
@@ -85,7 +85,7 @@ def _fields(value: Any) -> dict[str, Any]:
 
 
 def text_and_bytes(data: bytes) -> tuple[str, str | None]:
-    """As text, and in base64 where the text does not say exactly what the bytes are."""
+    """The bytes as text, and in base64 if the text does not represent them exactly."""
     try:
         return data.decode("utf-8"), None
     except UnicodeDecodeError:
@@ -94,7 +94,7 @@ def text_and_bytes(data: bytes) -> tuple[str, str | None]:
 
 @functools.cache
 def mirrored(kind: type, name: str | None = None) -> type[BaseModel]:
-    """A model of the JSON that `plain` makes of a dataclass; field descriptions are its own."""
+    """A model of the JSON that `plain` makes of a dataclass, with the dataclass's field descriptions."""
     hints, notes = get_type_hints(kind), _docstrings(kind)
     fields: dict[str, Any] = {}
     for field in dataclasses.fields(kind):

@@ -16,10 +16,10 @@ IMAGE_PREFIX = "docker://"
 
 
 class ResourcesBody(Body):
-    """Limits; null is the default."""
+    """Limits; null means the default."""
 
     cpu: Annotated[float, Field(gt=0, le=1e6, examples=[2])] | None = None
-    """Cores."""
+    """CPU cores."""
     memory: Size | None = Field(None, examples=["2GB"])
     disk: Size | None = Field(None, examples=["10GB"])
     pids: Count | None = None
@@ -68,10 +68,10 @@ VolumesBody = Annotated[list[VolumeBody], Field(max_length=64)] | Annotated[dict
 
 
 class CreateBody(Body):
-    """What a new sandbox is to be; everything may be left out."""
+    """The options of a new sandbox; all may be left out."""
 
     def given(self) -> dict[str, Any]:
-        """What was asked for, as options of `AsyncSandbox.create`."""
+        """The body as options of `AsyncSandbox.create`."""
         found = {name: getattr(self, name) for name in self.model_fields_set}
         for name, convert in _CONVERTED.items():
             if found.get(name) is not None:
@@ -127,24 +127,24 @@ Create = derive(
 
 
 def check_image(image: str | None) -> None:
-    """Raises InvalidArgument for a file: those of the server are nobody else's business."""
+    """Raises InvalidArgument for a file: clients may not use files of the server."""
     if image is not None and not image.startswith(IMAGE_PREFIX):
         raise InvalidArgument(f"{image!r} is not an image in a registry", hint=f"{IMAGE_PREFIX}NAME:TAG")
 
 
 class Update(Body):
-    """What is to change; null: nothing."""
+    """The changes; null: no change."""
 
     timeout: Seconds | None = None
-    """Its timeout is so many seconds from now; its `on_timeout` stays as it is."""
+    """The sandbox times out this many seconds from now; its `on_timeout` stays as it is."""
 
 
 class Limits(Body):
-    """New limits of a sandbox that runs; those not given stay."""
+    """New limits of a running sandbox; those not given stay."""
 
     cpu: Annotated[float, Field(gt=0, le=1e6)] | None = None
     cpu_percent: Annotated[float, Field(gt=0, le=1e8)] | None = None
-    """100 are one core."""
+    """100 is one core."""
     memory: Size | None = None
     disk: Size | None = None
     pids: Count | None = None
@@ -152,17 +152,17 @@ class Limits(Body):
 
 class Stop(Body):
     timeout: Annotated[float, Field(ge=0, le=MAX_GRACE)] = 10.0
-    """Seconds for its processes to end by themselves."""
+    """Seconds that its processes have to end by themselves."""
 
 
 class Start(Body):
     key: Key | None = Field(None, repr=False)
-    """What it was archived with."""
+    """The key that it was archived with."""
 
 
 class Archive(Body):
     key: Key | None = Field(None, repr=False)
-    """Encrypts the archive; `start` needs it again."""
+    """A key that encrypts the archive; `start` needs the same key."""
 
 
 class Restart(Body):
@@ -174,11 +174,11 @@ class Restart(Body):
 
 class Reset(Body):
     hard: bool = False
-    """Its files too are again what they were at its creation."""
+    """Reset its files too, to those of its creation."""
 
 
 class Copy(Body):
-    """What is to be different in a copy; null: as in the source."""
+    """How the copy differs from the source; null: as in the source."""
 
     env: Variables | None = None
     resources: ResourcesBody | None = None
@@ -187,7 +187,7 @@ class Copy(Body):
     timeout: Seconds | None = None
     on_timeout: OnTimeout | None = None
     secrets: bool | Variables = Field(False, repr=False)
-    """Whether it gets the secrets of the source, or what they are instead."""
+    """Whether the copy gets the secrets of the source, or the secrets that it gets instead."""
 
 
 class Clone(Copy):
@@ -199,7 +199,7 @@ class Fork(Copy):
 
 
 class Checks(Body):
-    """Health checks beside those that are built in: a shell command that must exit with 0, by name."""
+    """Health checks in addition to the built-in ones: by name, a shell command that must exit with 0."""
 
     checks: Annotated[dict[str, str], Field(max_length=64)] = Field(default_factory=dict)
     timeout: Annotated[float, Field(gt=0, le=600)] = 10.0
@@ -212,12 +212,12 @@ class SnapshotCreate(Body):
 
 class Restore(Body):
     snapshot: str
-    """Its id or name."""
+    """The snapshot's id or name."""
 
 
 class Export(Body):
     key: Key | None = Field(None, repr=False)
-    """Encrypts the state."""
+    """A key that encrypts the state."""
 
 
 class VolumeCreate(Body):
@@ -234,6 +234,6 @@ class Build(Body):
     yaml: Annotated[str, Field(max_length=900_000)] | None = None
     image: str | None = None
     name: str | None = None
-    """What an image is to be known by."""
+    """The name for the image."""
     force: bool = False
     timeout: Annotated[float, Field(gt=0, le=86400)] | None = None

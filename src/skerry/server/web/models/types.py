@@ -13,11 +13,11 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from skerry.core import OBEYED, InvalidArgument, check_shown
 
 MOST = 2**53 - 1
-"""The largest whole number that every JSON library reads as it is."""
+"""The largest whole number that every JSON library reads exactly."""
 
 
 class Body(BaseModel):
-    """A request's JSON: no other fields, no text where a number belongs."""
+    """A request's JSON: refuses unknown fields, and text in place of a number."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
@@ -56,14 +56,14 @@ def _title(value: str) -> str:
 
 
 def _octal(value: Any) -> Any:
-    """Permission bits as text are octal, as everybody writes them."""
+    """Permission bits as text are octal, as is usual."""
     if isinstance(value, str) and value and not value.strip("01234567") and len(value) <= 6:
         return int(value, 8)
     return value
 
 
 Text = Annotated[str, PlainValidator(_text), WithJsonSchema({"type": "string"})]
-"""Text that may hold any bytes, as Python has them: those that are not UTF-8 are lone surrogates."""
+"""Text that may hold any bytes, as in Python: bytes that are not UTF-8 are lone surrogates."""
 Base64 = Annotated[
     str,
     Field(pattern=r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"),
@@ -85,7 +85,7 @@ Mode = Annotated[
 ]
 """Permission bits: a number, or octal digits as text."""
 Shown = Annotated[str, AfterValidator(_shown), Field(json_schema_extra={"pattern": f"^[^{OBEYED}]*$"})]
-"""Text that other users see, without what a terminal or a browser would obey."""
+"""Text that other users see, without characters that a terminal or a browser would obey."""
 Title = Annotated[
     str,
     AfterValidator(_title),
@@ -104,11 +104,13 @@ User = Annotated[str, Field(max_length=64, examples=["root"])]
 Path = Annotated[Text, Field(examples=["/workspace/hello.txt"])]
 
 PathQuery = Annotated[str, Query(description="Relative paths start at the working directory.", examples=["/workspace"])]
-UserQuery = Annotated[str | None, Query(max_length=64, description="Whose rights count; the sandbox's user without.")]
+UserQuery = Annotated[
+    str | None, Query(max_length=64, description="Use this user's rights; by default those of the sandbox's user.")
+]
 
 
 def exact_query(request: Request, name: str) -> str | None:
-    """A value of the query with all its bytes: what is not UTF-8 becomes surrogates instead of question marks."""
+    """A value of the query with all its bytes: bytes that are not UTF-8 become surrogates, not question marks."""
     query = request.scope["query_string"].decode("latin-1")
     pairs: list[tuple[str, str]] = parse_qsl(query, keep_blank_values=True, encoding="utf-8", errors="surrogateescape")
     for key, value in pairs:
@@ -123,5 +125,5 @@ async def query_path(request: Request, path: PathQuery) -> str:
 
 
 async def query_path_here(request: Request, path: PathQuery = ".") -> str:
-    """For Depends: the `path` of the query; the working directory without."""
+    """For Depends: the `path` of the query; by default the working directory."""
     return exact_query(request, "path") or path
