@@ -85,6 +85,7 @@ check: ## check lint, format, types, layers, generated files
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m mypy
 	.venv/bin/lint-imports --no-logo
+	$(PYTHON) tools/check_english.py
 	$(PYTHON) tools/gen_doors.py --check
 	$(PYTHON) tools/gen_sync.py --check
 	$(PYTHON) docs/reference/generate.py --check

@@ -35,7 +35,7 @@ API = """# Python
 `from skerry import Sandbox` is the blocking API, `from skerry import AsyncSandbox` the same for asyncio: the classes
 below with `Async` before their names, their methods awaited, `async with` and `async for` where there is `with` and
 `for`. `compute` is another name for `AsyncSandbox.create`. Times are seconds, sizes are bytes. [Errors](errors.md) have
-a page of their own. `skerry.__version__` is the version.
+a page as their own. `skerry.__version__` is the version.
 """
 ERRORS = """# Errors
 

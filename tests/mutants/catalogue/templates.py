@@ -37,8 +37,8 @@ TEMPLATES = [
     Mutant(
         "force uses the layer that is there",
         "src/skerry/sdk/templates/builder.py",
-        "            fresh = anew(layer)\n",
-        "            return await self._templates.add_template(wanted)\n            fresh = anew(layer)\n",
+        "            fresh = new_layer_id(layer)\n",
+        "            return await self._templates.add_template(wanted)\n            fresh = new_layer_id(layer)\n",
         "tests/templates/test_force.py::test_force_builds_anew_though_something_has_the_layer",
     ),
     Mutant(

@@ -111,13 +111,13 @@ class Link:
                 await session.room()
             return session
         lock = self._locks.setdefault(loop, anyio.Lock())
-        anew = False
+        restarted = False
         async with lock:
             session = self._sessions.get(loop)
             if session is None or session.error is not None:
-                session, anew = await self._dial(start)
+                session, restarted = await self._dial(start)
                 self._sessions[loop] = session
-        if anew and self.on_start is not None:
+        if restarted and self.on_start is not None:
             await self.on_start()
         return session
 
@@ -186,7 +186,7 @@ class Link:
                 session.discard()
                 del self._sessions[loop]
         started = time.perf_counter()
-        channel, anew = await self._channel(start)
+        channel, restarted = await self._channel(start)
         session = Session(
             channel,
             ping_after=self._ping_after,
@@ -194,7 +194,7 @@ class Link:
             on_end=self._ended,
             excused=self._is_paused,
         )
-        if anew and self.leased:
+        if restarted and self.leased:
             try:
                 await session.open(Life(lease=1)).next(CONTROL_GUARD)
             except BaseException:
@@ -203,7 +203,7 @@ class Link:
         self._lost = self._told = False
         log.debug("connected", extra=self.fields("dial", started))
         self._emit("connected")
-        return session, anew
+        return session, restarted
 
     def _ended(self, error: SkerryError) -> None:
         if self.destroyed:

@@ -155,7 +155,7 @@ class Builder:
                 if not await self._templates.has_layer(layer):
                     await self._make_layer(template.reference, recipe, base, layer, directory)
                 return await self._templates.add_template(wanted)
-            fresh = anew(layer)
+            fresh = new_layer_id(layer)
             async with self._templates.building(fresh):  # until the template that names it is there
                 await self._make_layer(template.reference, recipe, base, fresh, directory)
                 return await self.replace(
@@ -363,7 +363,7 @@ def _identified(info: BuiltTemplate) -> BuiltTemplate:
     return replace(info, id=hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16])
 
 
-def anew(layer: str) -> str:
+def new_layer_id(layer: str) -> str:
     """The digest of a layer that is built although that one is there."""
     return hashlib.sha256(f"{layer} {secrets.token_hex(16)}".encode()).hexdigest()[:40]
 

@@ -27,7 +27,7 @@ from skerry.core import (
     TemplateBuildFailed,
     TemplateNotFound,
 )
-from skerry.sdk.templates.builder import Builder, anew
+from skerry.sdk.templates.builder import Builder, new_layer_id
 from skerry.sdk.templates.step_errors import LOG_TAIL, named_step, step_error
 from skerry.templates import NAME, VERSION, Step, catalogue
 
@@ -119,7 +119,7 @@ async def _import(builder: Builder, image: str, name: str, content: str, *, remo
             await builder.step(box, shown, Step(name="read", run=run, user="root", cwd="/workspace", env=env))
             config = await _look(builder, box, shown)
             layer = hashlib.sha256(json.dumps([LAYOUT, config.digest]).encode()).hexdigest()[:40]
-            layer = anew(layer) if force else layer
+            layer = new_layer_id(layer) if force else layer
             async with builder.building(layer):  # until the template that names it is there
                 if not await builder.has_layer(layer):
                     await builder.report(shown, "unpack", 2, 4)
