@@ -34,8 +34,8 @@ API = """# Python
 
 `from skerry import Sandbox` is the blocking API, `from skerry import AsyncSandbox` the same for asyncio: the classes
 below with `Async` before their names, their methods awaited, `async with` and `async for` where there is `with` and
-`for`. `compute` is another name for `AsyncSandbox.create`. Times are seconds, sizes are bytes. [Errors](errors.md) have
-a page as their own. `skerry.__version__` is the version.
+`for`. `compute` is another name for `Sandbox.create`. Times are seconds, sizes are bytes.
+[Errors](errors.md) have their own page. `skerry.__version__` is the version.
 """
 ERRORS = """# Errors
 
