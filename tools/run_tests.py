@@ -99,9 +99,13 @@ def show(parts: list[Part], again: Part | None, seconds: float) -> None:
     for part in parts:
         print(f"{part.passed:5} passed in {part.seconds:4.0f} s, {part.created} sandboxes: {part.name}")
     if again is not None:
-        print("\033[33mfailed beside other tests but passed alone; fix them:\033[0m")
-        for name in sorted(again.durations):
+        mended = sorted(set(again.durations) - set(again.failed))
+        if mended:
+            print("\033[33mfailed beside other tests but passed alone; fix them:\033[0m")
+        for name in mended:
             print(f"  {name}")
+        for name in again.failed:
+            print(f"\033[31mfailed again, alone: {name}\033[0m")
     over = "" if seconds <= BUDGET else f"; \033[33mthe budget is {BUDGET / 60:.0f} minutes\033[0m"
     print(f"{len(again.durations) if again else 0} run again; {seconds / 60:.1f} minutes in all{over}", flush=True)
 

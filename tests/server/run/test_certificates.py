@@ -60,7 +60,7 @@ def test_a_certificate_that_is_renewed_is_used_without_a_restart(
 
     assert believed(first) and not believed(second)
     shutil.copy(second.key, first.key)
-    assert eventually(lambda: "stays" in caplog.text)
+    assert eventually(lambda: "keeping the old one" in caplog.text)
     assert believed(first)  # as long as the two do not fit
     shutil.copy(second.cert, first.cert)
     assert eventually(lambda: believed(second)) and not believed(first)

@@ -102,7 +102,7 @@ def test_a_server_is_started_used_and_ended_by_its_commands(own_home: Path) -> N
         assert "mira" in skerry("project", "members", project)
 
         # As somebody elsewhere.
-        assert "not right" in skerry("login", url, "--user", "mira", stdin="wrong\n", code=1)
+        assert "is wrong" in skerry("login", url, "--user", "mira", stdin="wrong\n", code=1)
         assert "logged in" in skerry("login", "--user", "mira", stdin=" correct horse battery \n")
         assert skerry.json("whoami")["user"] == "mira"  # not who may on this machine without a login
         skerry("login", url, "--user", "mira", stdin=" correct horse battery \n")
