@@ -265,7 +265,7 @@ def test_a_sandbox_keeps_no_more_connections_than_its_share(lan: int, monkeypatc
         "import socket, sys\nheld, failed = [], 0\n"
         "while failed < 3:\n"
         " s = socket.socket(); s.settimeout(0.8)\n"
-        " try: s.connect((sys.argv[1], 8000)); held.append(s)\n"
+        " try: s.connect((sys.argv[1], 8000)); held.append(s); failed = 0\n"  # a busy machine may be late
         " except TimeoutError: failed += 1\n"
         "print(len(held), flush=True)\n"
     )
