@@ -115,6 +115,11 @@ async def _subject(connection: HTTPConnection) -> Subject:
     return found
 
 
+async def _granted(connection: HTTPConnection) -> frozenset[Action]:
+    found: frozenset[Action] = _state(connection, "may")
+    return found
+
+
 async def _value(connection: HTTPConnection) -> Any:
     return _state(connection, "located")
 
@@ -130,6 +135,8 @@ Ctx = Annotated[Context, Depends(_context)]
 Who = Annotated[Actor, Depends(_actor)]
 Me = Annotated[User, Depends(_user)]
 About = Annotated[Subject, Depends(_subject)]
+May = Annotated[frozenset[Action], Depends(_granted)]
+"""What the actor may do with what the request is about: asked of the table once."""
 Sandbox = Annotated[Located, Depends(_value)]
 Snapshot = Annotated[LocatedSnapshot, Depends(_value)]
 Volume = Annotated[LocatedVolume, Depends(_value)]

@@ -107,10 +107,8 @@ def is_admin(actor: Actor) -> bool:
     )
 
 
-def allowed(store: Store, actor: Actor, action: Action, subject: Subject) -> SkerryError | None:
-    """Why it is not allowed; None: it is."""
-    if action is Action.OPEN:
-        return None
+def granted(store: Store, actor: Actor, subject: Subject) -> frozenset[Action] | SkerryError:
+    """What the actor may do with this, or why nothing of it: not signed in, or not there."""
     if not actor.signed_in:
         why = f": {actor.refused}" if actor.refused else ""
         return Unauthenticated(
@@ -121,24 +119,40 @@ def allowed(store: Store, actor: Actor, action: Action, subject: Subject) -> Ske
         everywhere = ADMIN if is_admin(actor) else SIGNED_IN
         if subject.on == "projects":
             everywhere = everywhere | frozenset().union(*ROLES.values())
-        may = frozenset() if actor.token is not None else everywhere & scope_of(actor)
-    else:
-        found = grants(store, actor, subject.project, subject.sandbox_id) if subject.exists else None
-        if found is None:
-            return subject.missing()
-        may = found
+        return frozenset() if actor.token is not None else everywhere & scope_of(actor)
+    found = grants(store, actor, subject.project, subject.sandbox_id) if subject.exists else None
+    return subject.missing() if found is None else found
+
+
+def allowed(store: Store, actor: Actor, action: Action, subject: Subject) -> SkerryError | None:
+    """Why it is not allowed; None: it is."""
+    return None if action is Action.OPEN else _refusal(actor, action, granted(store, actor, subject))
+
+
+def _refusal(actor: Actor, action: Action, may: frozenset[Action] | SkerryError) -> SkerryError | None:
+    if isinstance(may, SkerryError):
+        return may
     if action in may:
         return None
     return PermissionDenied(f"{actor.name} may not do this ({action})", hint="ask an owner of the project")
 
 
-async def authorize(store: Store, actor: Actor, action: Action, subject: Subject, *, operation: str) -> None:
-    """Raises Unauthenticated, the error for a thing that is not there, or PermissionDenied; each denial is audited."""
-    refusal = allowed(store, actor, action, subject)
-    if refusal is None:
-        return
-    await record(store, actor, action, subject, operation=operation, outcome=refusal.code)
-    raise refusal
+async def authorize(
+    store: Store, actor: Actor, action: Action, subject: Subject, *, operation: str
+) -> frozenset[Action]:
+    """All that the actor may do with this, `action` among it.
+
+    Raises Unauthenticated, the error for a thing that is not there, or PermissionDenied; each denial is audited.
+    """
+    if action is Action.OPEN:
+        return frozenset()
+    may = granted(store, actor, subject)
+    refusal = _refusal(actor, action, may)
+    if refusal is not None:
+        await record(store, actor, action, subject, operation=operation, outcome=refusal.code)
+        raise refusal
+    assert not isinstance(may, SkerryError)
+    return may
 
 
 async def record(

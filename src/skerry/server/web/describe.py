@@ -13,7 +13,7 @@ from skerry.sdk import AsyncSandbox
 from skerry.server.access.check import Subject
 from skerry.server.access.identity import Actor
 from skerry.server.access.permissions import SLACK, Action
-from skerry.server.context import About, Context, Ctx, Sandbox, Who
+from skerry.server.context import Context, May, Sandbox
 from skerry.server.projects.sandboxes import seconds_left
 from skerry.server.store import Project
 from skerry.server.web.models.mirror import mirrored, plain
@@ -23,9 +23,9 @@ SANDBOX = "/v1/sandboxes/{sandbox}"
 BINARY = {"type": "string", "format": "binary"}
 
 
-async def _box(context: Ctx, who: Who, about: About, sandbox: Sandbox) -> AsyncSandbox:
+async def _box(may: May, sandbox: Sandbox) -> AsyncSandbox:
     """The sandbox, started when needed, unless the actor may only read."""
-    return await sandbox.use(auto_start=context.allows(who, Action.SANDBOX_WRITE, about))
+    return await sandbox.use(auto_start=Action.SANDBOX_WRITE in may)
 
 
 def check_lifetime(context: Context, who: Actor, about: Subject, info: SandboxInfo, seconds: float) -> None:

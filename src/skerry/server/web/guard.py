@@ -65,8 +65,8 @@ async def _enter(rule: Rule, operation: str, scope: Scope) -> tuple[Context, Act
     known = actor.signed_in or rule.action is Action.OPEN  # a stranger does not learn what exists
     subject, located = await _resolve(context, actor, rule, connection) if known else (Subject(on=rule.on), None)
     subject = dataclasses.replace(subject, parts=_parts(rule, connection.path_params))
-    await authorize(context.store, actor, rule.action, subject, operation=operation)
-    scope["state"] |= {"subject": subject, "located": located}
+    may = await authorize(context.store, actor, rule.action, subject, operation=operation)
+    scope["state"] |= {"subject": subject, "located": located, "may": may}
     return context, actor, subject
 
 
