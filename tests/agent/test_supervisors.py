@@ -64,11 +64,15 @@ def test_supervisors_and_workers_block_every_signal(agent: Agent, connection: Co
         mask = int(status(pid)["SigBlk"], 16)
         return {number for number in every if mask >> (number - 1) & 1}
 
-    for pid in agent.children():
+    workers = agent.children()
+    for pid in workers:
         wait_until(lambda pid=pid: blocked(pid) == every)
     _, started = connection.start("/bin/sleep", "60")
     supervisor = state(started.pid)[1]
     wait_until(lambda: blocked(supervisor) == every - {signal.SIGCHLD})  # for which it waits
+    time.sleep(0.1)  # a C library blocks all signals for the moment of a fork
+    assert blocked(supervisor) == every - {signal.SIGCHLD}
+    assert all(blocked(pid) == every for pid in workers)
 
 
 def test_a_command_that_ended_by_itself_is_told_so_though_its_supervisor_was_killed(
