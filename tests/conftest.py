@@ -67,9 +67,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if path.startswith(SERIAL):
             item.add_marker("serial")
     if not ALL and not config.option.markexpr.startswith("soak"):
-        left_out = [item for item in items if item.get_closest_marker("long") and not _named(config, item)]
+        kept: list[pytest.Item] = []
+        left_out: list[pytest.Item] = []
+        for item in items:
+            (left_out if item.get_closest_marker("long") and not _named(config, item) else kept).append(item)
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in left_out]
+        items[:] = kept
     seconds = json.loads(TIMINGS.read_text()) if TIMINGS.exists() else {}
     # The longest first, so that no worker is left with a long one when the others are done.
     items.sort(key=lambda item: -seconds.get(f"tests/{item.path.relative_to(here)}", 0.0))

@@ -74,6 +74,11 @@ class Mutants:
         command = [sys.executable, str(ROOT / "tests/mutants/run.py"), f"--random={MUTANTS}", f"--seed={self.seed}"]
         self._running = subprocess.Popen(command, cwd=ROOT, stdout=self._log, stderr=subprocess.STDOUT)
 
+    def interrupt(self) -> None:
+        """End them as Ctrl-C does, so that they remove their copy of the tree."""
+        self._running.send_signal(signal.SIGINT)
+        self._running.wait()
+
     def caught(self) -> bool:
         code = self._running.wait()
         self._log.seek(0)
@@ -143,7 +148,12 @@ def main() -> int:
     workers = f"{WORKERS}*popen//python={ROOT / 'tools/test_worker.sh'}"
     parts = [run_part("several at a time", "-m", "not serial", "--dist=loadscope", f"--tx={workers}", *given)]
     mutants = None if given else Mutants()
-    parts.append(run_part("alone", "-m", "serial", *given))
+    try:
+        parts.append(run_part("alone", "-m", "serial", *given))
+    except BaseException:
+        if mutants is not None:
+            mutants.interrupt()
+        raise
     good = mutants is None or mutants.caught()
     failed = [name for part in parts for name in part.failed]
     again = None

@@ -21,10 +21,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+from tests.conftest import SERIAL  # noqa: E402
 from tests.mutants.catalogue import MUTANTS, Mutant  # noqa: E402
 
 LIMIT = 300.0
-HEAVY = ("tests/e2e/", "tests/providers/local/isolation/test_bombs", "tests/providers/local/isolation/test_memory")
+HEAVY = tuple(f"tests/{path}" for path in SERIAL)
 """Tests that take all of the machine: `--random`, which runs beside others, leaves them out."""
 OWN_MOUNTS = ["unshare", "--mount", "--propagation", "private", "sh", "-c", 'mount --make-rshared / && exec "$@"', "sh"]
 """What a broken launcher leaves mounted is seen by the test and goes with it; the machine never has it."""

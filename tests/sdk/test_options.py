@@ -374,3 +374,15 @@ def test_every_option_of_create_is_one_of_the_server_or_cannot_be() -> None:
     }
     assert not set(Create.model_fields) - set(CreateOptions.__optional_keys__)
     assert all(field.description for field in Create.model_fields.values())
+
+
+@pytest.mark.parametrize("wrong", ["foreground", "input", "size", "outputlimit"])
+def test_what_a_command_is_made_of_inside_is_no_option(wrong: str) -> None:
+    with Sandbox.create() as sandbox:
+        calls = (sandbox.exec, sandbox.exec_stream, sandbox.code_run, sandbox.processes.spawn, sandbox.terminals.create)
+        for call in calls:
+            with pytest.raises(TypeError, match=wrong):
+                call("echo x", **{wrong: 1})  # type: ignore[operator]
+        with pytest.raises(TypeError, match="timeout"):
+            sandbox.terminals.create("sleep 1", timeout=1)  # type: ignore[call-arg]
+        assert sandbox.processes.list() == []

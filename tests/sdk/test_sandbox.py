@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import anyio
 import pytest
 
 import skerry
-from skerry import AsyncSandbox, SandboxNotFound, State, Unsupported
+from skerry import AsyncSandbox, SandboxNotFound, SandboxStopped, State, Unsupported
 from skerry.core.contract.provider import Deadlines, Leases, Provider, Resizable
 from skerry.wire import Life, LifeReply, Type
 from tests.sdk.fake_agent import Connection, FakeProvider, reply
@@ -136,3 +137,21 @@ def test_every_public_name_is_there() -> None:
     assert dir(skerry) == sorted(skerry.__all__)
     with pytest.raises(AttributeError):
         skerry.nothing  # noqa: B018
+
+
+async def test_a_passive_object_shares_the_connection_and_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with await AsyncSandbox.create() as sandbox:
+        provider, dials = sandbox._provider, list[str]()
+        dial = provider.dial
+
+        async def counted(sandbox_id: str) -> Any:
+            dials.append(sandbox_id)
+            return await dial(sandbox_id)
+
+        monkeypatch.setattr(provider, "dial", counted)
+        assert (await sandbox.exec("echo one")).ok and (await sandbox.passive().exec("echo two")).ok
+        assert dials == []  # entering the block has opened it
+        await sandbox.stop()
+        with pytest.raises(SandboxStopped):
+            await sandbox.passive().exec("true")
+        assert (await sandbox.info()).state is State.STOPPED

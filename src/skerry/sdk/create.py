@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, TypedDict, TypeVar
+from typing import TYPE_CHECKING, TypedDict, TypeVar, cast
 
 import anyio
 
 from skerry.core import Leases, Provider, SandboxInfo, SandboxSpec, TemplateNotFound, Unsupported, registry
 from skerry.core import Volumes as VolumeProvider
-from skerry.sdk.commands.request import TextCallback
+from skerry.sdk.commands.request import TextCallback, check_options
 from skerry.sdk.events import EventCallback, check_callback
 from skerry.sdk.instructions import Instructions, check_instructions
 from skerry.sdk.log import log
@@ -97,19 +96,11 @@ _BEGINNING = BeginningOptions.__optional_keys__
 _SPEC = SpecOptions.__optional_keys__
 
 
-def check_known(given: Mapping[str, object]) -> None:
-    """Raises TypeError for an option that does not exist, as Python does for an argument, with the nearest one."""
-    for name in given:
-        if name not in CreateOptions.__optional_keys__:
-            near = difflib.get_close_matches(name, CreateOptions.__optional_keys__, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise TypeError(f"create() got an unexpected keyword argument {name!r}{hint}")
-
-
 async def make_sandbox(cls: type[S], provider: str | Provider | None, given: CreateOptions) -> S:
     """The steps of `create`: check everything, find what the sandbox begins with, make it, prepare it."""
     started = time.perf_counter()
     spec, origin = _check(given)
+    given = cast(CreateOptions, {**DEFAULTS, **given})
     if origin is not None and spec.idempotency_key is not None:
         spec = dataclasses.replace(spec, source=await anyio.to_thread.run_sync(source_digest, origin))
     chosen = registry.provider(provider)
@@ -123,7 +114,7 @@ async def make_sandbox(cls: type[S], provider: str | Provider | None, given: Cre
     lifecycle.check_timeout(chosen, spec)
     lifecycle.check_inactivity(chosen, spec)
     info, spec, built = await _make(chosen, spec, origin, given)
-    sandbox = cls(chosen, info, spec, auto_start=given.get("auto_start", True), owned=True)
+    sandbox = cls(chosen, info, spec, auto_start=given["auto_start"], owned=True)
     if spec.workdir is not None:
         await make_workdir(sandbox)
     await prepare(sandbox, built, origin, given.get("on_log"))
@@ -138,7 +129,7 @@ async def make_sandbox(cls: type[S], provider: str | Provider | None, given: Cre
 
 def _check(given: CreateOptions) -> tuple[SandboxSpec, Source | None]:
     """What to ask the provider for, and what fills the working directory. Nothing is done yet."""
-    check_known(given)
+    check_options("create", given, CreateOptions.__optional_keys__)
     check_instructions(given.get("instructions"))
     check_callback(given.get("on_event"), "on_event")
     refuse_encrypted(given.get("encrypted", False))
@@ -164,7 +155,7 @@ async def _make(
         built = await resolve_template(
             provider,
             **beginning,
-            build=given.get("build", True),
+            build=given["build"],
             on_log=given.get("on_log"),
             on_progress=given.get("on_progress"),
         )

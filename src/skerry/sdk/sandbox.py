@@ -30,7 +30,18 @@ from skerry.sdk.commands.env import AsyncEnv
 from skerry.sdk.commands.exec_stream import AsyncExecStream
 from skerry.sdk.commands.execute import execute, execute_on_terminal
 from skerry.sdk.commands.output import OUTPUT_LIMIT
-from skerry.sdk.commands.request import BytesCallback, Command, CommandOptions, ExecOptions, Stdin, TextCallback, build
+from skerry.sdk.commands.request import (
+    COMMAND_OPTIONS,
+    BytesCallback,
+    Command,
+    CommandOptions,
+    ExecOptions,
+    Stdin,
+    TextCallback,
+    build,
+    build_exec,
+    check_options,
+)
 from skerry.sdk.connection.link import Link, PassiveLink
 from skerry.sdk.create import CreateOptions, make_sandbox
 from skerry.sdk.events import EventCallback, EventLog, EventType
@@ -506,7 +517,7 @@ class AsyncSandbox(StateVerbs):
             ExecTimeout, OutOfMemory, CommandFailed: with `check=True`, unless it exited with 0.
             ConnectionLost, SandboxNotFound, SandboxStopped, SandboxFailed: how it ended cannot be known.
         """
-        result = await execute(self._link, build(command, **options), on_stdout, on_stderr)
+        result = await execute(self._link, build_exec("exec", command, options), on_stdout, on_stderr)
         if check:
             result.check()
         return result
@@ -516,7 +527,7 @@ class AsyncSandbox(StateVerbs):
 
         Raises InvalidArgument. Everything else is raised where the command starts.
         """
-        return AsyncExecStream(self._link, build(command, **options))
+        return AsyncExecStream(self._link, build_exec("exec_stream", command, options))
 
     async def run_command_via_pty(
         self,
@@ -538,6 +549,7 @@ class AsyncSandbox(StateVerbs):
             CommandNotFound: the program of a list is not there.
             ConnectionLost, SandboxNotFound, SandboxStopped, SandboxFailed: how it ended cannot be known.
         """
+        check_options("run_command_via_pty", options, COMMAND_OPTIONS)
         request = build(command, stdin=input, output_limit=output_limit, size=(cols, rows), **options)
         return await execute_on_terminal(self._link, request, on_data)
 
@@ -554,6 +566,7 @@ class AsyncSandbox(StateVerbs):
             ExecTimeout, OutOfMemory, CommandFailed: with `check=True`, unless it exited with 0.
             ConnectionLost, SandboxNotFound, SandboxStopped, SandboxFailed: how it ended cannot be known.
         """
+        check_options("code_run", options, COMMAND_OPTIONS)
         ran = await self.exec(snippets.program(code, language), stdin=code, **options)
         result = CodeResult(**{field.name: getattr(ran, field.name) for field in dataclasses.fields(ran)})
         if check:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import math
 import shlex
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Never, TypedDict, TypeVar
+from typing import TypedDict, TypeVar
 
 import anyio
 
@@ -61,6 +62,8 @@ class ExecOptions(CommandOptions, total=False):
     """How many bytes of each stream are kept at most; beyond that the middle is dropped and counted."""
 
 
+PLACE_OPTIONS = PlaceOptions.__optional_keys__
+COMMAND_OPTIONS = CommandOptions.__optional_keys__
 MAX_SIDE = 10_000
 """Columns or rows of a terminal."""
 
@@ -76,6 +79,15 @@ class Request:
     output_limit: int
 
 
+def check_options(call: str, given: Mapping[str, object], known: frozenset[str]) -> None:
+    """Raises TypeError for an option that does not exist, as Python does for an argument, with the nearest one."""
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise TypeError(f"{call}() got an unexpected keyword argument {name!r}{hint}")
+
+
 def build(
     command: Command,
     *,
@@ -89,11 +101,8 @@ def build(
     foreground: bool = True,
     input: bool = False,
     size: tuple[int, int] | None = None,
-    **unknown: Never,
 ) -> Request:
     """Check the options of a command; with a `size` it gets a terminal. Raises InvalidArgument."""
-    if unknown:
-        raise TypeError(f"a command has no option {next(iter(unknown))!r}")
     argv = check_argv(command)
     flags = (StartFlags.FOREGROUND if foreground else 0) | (StartFlags.STDIN if input or stdin is not None else 0)
     if size is not None:
@@ -111,6 +120,12 @@ def build(
     )
     name = command if isinstance(command, str) else shlex.join(argv)
     return Request(name, start, stdin, timeout, check_whole(output_limit, "output_limit", least=0))
+
+
+def build_exec(call: str, command: Command, options: ExecOptions) -> Request:
+    """The request of a command that the caller waits for. Raises TypeError, InvalidArgument."""
+    check_options(call, options, ExecOptions.__optional_keys__)
+    return build(command, **options)
 
 
 def check_argv(command: object) -> Sequence[str]:

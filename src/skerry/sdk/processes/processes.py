@@ -6,7 +6,7 @@ from typing import Unpack
 
 from skerry.core import ProcessInfo
 from skerry.sdk.commands.exec_stream import SIGKILL, send_signal
-from skerry.sdk.commands.request import Command, CommandOptions, build
+from skerry.sdk.commands.request import COMMAND_OPTIONS, Command, CommandOptions, build, check_options
 from skerry.sdk.commands.start import launch
 from skerry.sdk.connection.link import Link
 from skerry.sdk.processes.process import AsyncProcess
@@ -36,6 +36,7 @@ class AsyncProcesses:
             CommandNotFound: the program of a list is not there.
             QuotaExceeded: the sandbox has no room for another process.
         """
+        check_options("spawn", options, COMMAND_OPTIONS)
         request = build(command, foreground=False, input=stdin, **options)
         stream, started = await launch(self._link, request.start)
         if stdin:

@@ -21,7 +21,7 @@ from skerry.core import (
     SkerryError,
     limits,
 )
-from skerry.sdk.commands.request import check_whole, encode_env
+from skerry.sdk.commands.request import check_options, check_whole, encode_env
 from skerry.sdk.listing import spec_of
 from skerry.sdk.options import (
     ResourceOptions,
@@ -62,9 +62,7 @@ def copy_spec(source: SandboxInfo, name: str | None, changes: CopyOptions) -> Sa
 
     Raises InvalidArgument, QuotaExceeded, Unsupported.
     """
-    for option in changes:
-        if option not in CopyOptions.__optional_keys__:
-            raise TypeError(f"a copy has no option {option!r}")
+    check_options("clone", changes, CopyOptions.__optional_keys__)
     bounds = limits()
     env, secrets, timeout = changes.get("env") or {}, changes.get("secrets", False), changes.get("timeout")
     metadata, labels = changes.get("metadata"), changes.get("labels")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Unpack
 
 from skerry.core import CommandNotFound, TerminalInfo
-from skerry.sdk.commands.request import Command, PlaceOptions, build
+from skerry.sdk.commands.request import PLACE_OPTIONS, Command, PlaceOptions, build, check_options
 from skerry.sdk.commands.start import launch
 from skerry.sdk.connection.link import Link
 from skerry.sdk.processes.table import find_terminal, list_terminals
@@ -39,6 +39,7 @@ class AsyncTerminals:
             CommandNotFound: the program of a list is not there.
             QuotaExceeded: the sandbox has no room for another process or terminal.
         """
+        check_options("create", options, PLACE_OPTIONS)
         choices = SHELLS if command is None else (command,)
         requests = [build(choice, foreground=False, size=(cols, rows), **options) for choice in choices]
         for request in requests[:-1]:

@@ -18,9 +18,13 @@ B = TypeVar("B", bound=Body)
 
 
 def descriptions(options: type) -> dict[str, str]:
-    """The texts below the keys of a TypedDict and of its bases."""
+    """The texts below the keys of a TypedDict and of its bases; nothing where Python has no source text."""
     found: dict[str, str] = {}
-    [declared] = ast.parse(textwrap.dedent(inspect.getsource(options))).body
+    try:
+        source = inspect.getsource(options)
+    except OSError:
+        return found
+    [declared] = ast.parse(textwrap.dedent(source)).body
     assert isinstance(declared, ast.ClassDef)
     for name in declared.bases:  # at run time a TypedDict does not know its bases
         base = getattr(sys.modules[options.__module__], ast.unparse(name))
@@ -54,11 +58,11 @@ def derive(
         if isinstance(kind, tuple):
             kind, info = kind
         default = defaults.get(option)
-        fields[option] = (kind | None if default is None else kind, _field(info, default, told[option]))
+        fields[option] = (kind | None if default is None else kind, _field(info, default, told.get(option)))
     return create_model(name, __base__=base, __doc__=base.__doc__, __module__=base.__module__, **fields)
 
 
-def _field(info: FieldInfo, default: object, description: str) -> FieldInfo:
+def _field(info: FieldInfo, default: object, description: str | None) -> FieldInfo:
     made = FieldInfo.merge_field_infos(info, default=default, description=description)
     assert isinstance(made, FieldInfo)
     return made
