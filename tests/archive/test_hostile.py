@@ -257,6 +257,50 @@ def test_damaged_or_unknown_records_are_refused(tmp_path: Path, records: bytes) 
         )
 
 
+def signed(header: bytearray) -> bytes:
+    header[148:156] = b"%06o\0 " % (sum(header[:148]) + sum(header[156:]) + 8 * 32)
+    return bytes(header)
+
+
+def other_forms() -> dict[str, bytes]:
+    """Headers of `layers/0/x` that every tar program reads as Skerry's own, and that Skerry does not write."""
+    plain = tar.encode(Member(b"layers/0/x", tar.FILE))
+    timed = tar.encode(Member(b"layers/0/x", tar.FILE, mtime_ns=1_500_000_000))
+    binary, blanks, prefix, owner = (bytearray(plain) for _ in range(4))
+    binary[124:136] = b"\x80" + bytes(11)
+    blanks[100:108] = b"   644 \0"
+    prefix[:100], prefix[345:353] = b"x".ljust(100, b"\0"), b"layers/0"
+    owner[265:269] = b"root"
+    padded = bytearray(timed)
+    padded[1000] = 1
+    return {
+        "a binary number": signed(binary),
+        "a number with blanks": signed(blanks),
+        "a prefix": signed(prefix),
+        "the name of an owner": signed(owner),
+        "two extended headers": timed[:1024] + timed,
+        "something in the padding": bytes(padded),
+        "a short fraction": extended(b"20 mtime=1.50000000\n", plain),
+        # Escaped as it should be, this name is three times as long, which is more than fits.
+        "an attribute that is not escaped": extended(
+            b"1000000 SCHILY.xattr.user.%s=\n" % (b"%" * (1_000_000 - len(b"1000000 SCHILY.xattr.user.=\n"))), plain
+        ),
+    }
+
+
+def extended(records: bytes, plain: bytes) -> bytes:
+    head = bytearray(tar.encode(Member(b"PaxHeaders/next", tar.FILE, size=len(records))))
+    head[156:157] = tar.PAX
+    return signed(head) + records + tar.padding(len(records)) + plain
+
+
+@pytest.mark.parametrize("name", other_forms())
+def test_what_another_program_wrote_is_not_an_archive(tmp_path: Path, name: str) -> None:
+    with pytest.raises(Corrupted, match=r"is not as Skerry writes it|two extended headers"):
+        unpack(forge([(ROOT, b""), (other_forms()[name], b"")]), fresh(tmp_path / "out"))
+    assert is_empty(tmp_path / "out")
+
+
 def test_a_window_larger_than_skerry_writes_is_refused() -> None:
     parameters = zstandard.ZstdCompressionParameters.from_level(3, window_log=25, write_content_size=False)
     data = zstandard.ZstdCompressor(compression_params=parameters).compressobj()

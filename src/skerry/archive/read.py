@@ -23,6 +23,7 @@ from skerry.archive.format import (
 )
 from skerry.archive.keys import Key
 from skerry.archive.ledger import MAX_BLOCK_BYTES, Ledger, is_block
+from skerry.archive.members import Members, read_plain, skip_padding
 from skerry.archive.streams import Source
 from skerry.archive.unpack import Content, Layer
 from skerry.archive.verify import Unwritten
@@ -55,14 +56,9 @@ class Archive:
         self._source = source
         self._ledger = Ledger()
         self._unpacked = False
-        header = source.read(BLOCK)
-        try:
-            member = tar.decode(header, b"")
-        except Corrupted as error:
-            raise InvalidArgument(f"this is not an archive of a sandbox: {error}") from error
-        if member != Member(MANIFEST, tar.FILE, size=member.size):
-            raise InvalidArgument("this is not an archive of a sandbox: it does not begin with a manifest")
-        data = _read_plain(source, member, MAX_MANIFEST)
+        self._members = Members(source)
+        member, header = self._members.first(MANIFEST)
+        data = read_plain(source, member, MAX_MANIFEST)
         self._ledger.add(MANIFEST, header, hashlib.sha256(data))
         self.manifest = decode_manifest(data)
 
@@ -96,7 +92,7 @@ class Archive:
                 layers.append(Layer(directory, layer_prefix(index), limits))
                 opened.callback(layers[-1].close)
             try:
-                totals = _Unpacking(self._source, self._ledger, layers, limits, on_progress).run()
+                totals = _Unpacking(self._source, self._members, self._ledger, layers, limits, on_progress).run()
                 for layer in layers:
                     layer.settle()
             except BaseException as error:
@@ -112,7 +108,7 @@ class Archive:
         self._begin()
         with disk_errors("reading an archive"):
             layers = [Unwritten(layer_prefix(index)) for index in range(self.manifest.layers)]
-            return _Unpacking(self._source, self._ledger, layers, Limits(), on_progress).run()
+            return _Unpacking(self._source, self._members, self._ledger, layers, Limits(), on_progress).run()
 
     def _begin(self) -> None:
         if self._unpacked:
@@ -126,12 +122,14 @@ class _Unpacking:
     def __init__(
         self,
         source: Source,
+        members: Members,
         ledger: Ledger,
         layers: Sequence[Layer | Unwritten],
         limits: Limits,
         on_progress: Callable[[int], None] | None,
     ) -> None:
         self._source = source
+        self._members = members
         self._ledger = ledger
         self._layers = layers
         self._limits = limits
@@ -141,12 +139,12 @@ class _Unpacking:
     def run(self) -> Totals:
         layers, current = self._layers, -1
         while True:
-            member, header = _read_member(self._source)
+            member, header = self._members.read()
             path = member.path
             if path == TOTALS:
                 break
             if is_block(path):
-                self._ledger.check_block(path, _read_plain(self._source, member, MAX_BLOCK_BYTES))
+                self._ledger.check_block(path, read_plain(self._source, member, MAX_BLOCK_BYTES))
                 continue
             if current < 0 or not path.startswith(layers[current].prefix):
                 if current >= 0:
@@ -173,7 +171,7 @@ class _Unpacking:
         mark = layer.add(member, content)
         has_content = member.type == tar.FILE and not mark
         if has_content:
-            _skip_padding(self._source, member.size)
+            skip_padding(self._source, member.size)
         ledger.add(member.path, header, content.hash if has_content else None)
         ledger.count(member.type, whiteout=mark)
         self._tell(BLOCK)
@@ -196,7 +194,7 @@ class _Unpacking:
         """The totals are what was counted, all hashes have been compared, and nothing follows."""
         if self._ledger.pending_bytes:
             raise Corrupted("the archive lacks the hashes of what is in it")
-        data = _read_plain(self._source, member, MAX_TOTALS)
+        data = read_plain(self._source, member, MAX_TOTALS)
         self._ledger.skipped = decode_skipped(data)
         totals = self._ledger.totals()
         if data != encode_totals(totals):
@@ -205,34 +203,6 @@ class _Unpacking:
             raise Corrupted("the archive continues after its end")
         self._source.finish()
         return totals
-
-
-def _read_member(source: Source) -> tuple[Member, bytes]:
-    """And the blocks it was read from."""
-    block = source.read(BLOCK)
-    if not tar.is_pax(block):
-        return tar.decode(block, b""), block
-    size = tar.pax_size(block)
-    records = source.read(size)
-    padding = source.read(-size % BLOCK)
-    header = source.read(BLOCK)
-    if padding != tar.padding(size):
-        raise Corrupted("an extended header in the archive is damaged")
-    return tar.decode(header, records), b"".join((block, records, padding, header))
-
-
-def _read_plain(source: Source, member: Member, most: int) -> bytes:
-    """The content of a member that describes the archive itself."""
-    if member != Member(member.path, tar.FILE, size=member.size) or member.size > most:
-        raise Corrupted(f"{member.path[:200]!r} in the archive is not as Skerry writes it")
-    data = source.read(member.size)
-    _skip_padding(source, member.size)
-    return data
-
-
-def _skip_padding(source: Source, size: int) -> None:
-    if size % BLOCK and source.read(-size % BLOCK) != tar.padding(size):
-        raise Corrupted("there is something between the members of the archive")
 
 
 def _remove(layers: list[Layer], error: BaseException) -> None:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from skerry.trees.pack import Packer, Tally, count_tree
     from skerry.trees.records import MAX_DEPTH, Content, Decoder, End, Entry, FileEnd, Record, SkippedRecord, TreeError
     from skerry.trees.tar import BLOCK, Member
+    from skerry.trees.tar_header import HeaderParser, TarFault
     from skerry.trees.tar_in import TarDecoder, tree_stream
     from skerry.trees.tar_out import tar_stream
     from skerry.trees.unpack import Unpacker
@@ -26,6 +27,7 @@ __getattr__, __dir__ = lazy(
         "pack": "Packer Tally count_tree",
         "records": "MAX_DEPTH Content Decoder End Entry FileEnd Record SkippedRecord TreeError",
         "tar": "BLOCK Member",
+        "tar_header": "HeaderParser TarFault",
         "tar_in": "TarDecoder tree_stream",
         "tar_out": "tar_stream",
         "unpack": "Unpacker",
@@ -41,12 +43,14 @@ __all__ = [
     "Entry",
     "FileEnd",
     "Found",
+    "HeaderParser",
     "Member",
     "Packer",
     "Record",
     "SkippedRecord",
     "Tally",
     "TarDecoder",
+    "TarFault",
     "TreeError",
     "Unpacker",
     "changed",

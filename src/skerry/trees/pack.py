@@ -12,21 +12,19 @@ from dataclasses import dataclass, field
 from skerry.core import InvalidArgument, Skipped
 from skerry.trees.records import (
     MAX_CONTENT,
-    MAX_DEPTH,
     content_head,
     encode_end,
     encode_entry,
     encode_file_end,
     encode_skipped,
 )
+from skerry.trees.walk import Found, walk_tree
 
 BATCH = 512 * 1024
 MAX_HARD_LINKS = 100_000
 XATTR_BYTES = 100_000
 _FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_GONE = (errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.ENXIO)
-_REASONS = {stat.S_IFIFO: "fifo", stat.S_IFSOCK: "socket"}
 
 
 @dataclass
@@ -45,13 +43,6 @@ class Tally:
     skipped: list[Skipped] = field(default_factory=list)
 
 
-@dataclass
-class _Level:
-    fd: int
-    names: Iterator[os.DirEntry[str]]
-    prefix: bytes
-
-
 class Packer:
     """`batches` gives the stream in pieces of about half a megabyte; `tally` is what they held."""
 
@@ -62,92 +53,52 @@ class Packer:
         self._first: dict[tuple[int, int], bytes] = {}
         self._parts: list[bytes] = []
         self._size = 0
-        self._levels: list[_Level] = []
 
     def batches(self) -> Generator[bytes, None, None]:
         """Raises OSError for what cannot be read, InvalidArgument for what is neither a file nor a directory."""
-        try:
-            yield from self._root()
-            while self._levels:
-                level = self._levels[-1]
-                for item in level.names:
-                    if item.name in self._exclude:
-                        self._skip(level.prefix + os.fsencode(item.name), "excluded")
-                        continue
-                    yield from self._item(level, item)
-                    if self._size >= BATCH:
-                        yield self._flush()
-                    if self._levels[-1] is not level:
-                        break
-                else:
-                    os.close(level.fd)
-                    self._levels.pop()
-            self._put(encode_end(self.tally.entries, self.tally.bytes))
-            yield self._flush()
-        finally:
-            for level in self._levels:
-                os.close(level.fd)
-            self._levels.clear()
-
-    def _root(self) -> Iterator[bytes]:
         info = os.stat(self._local)
         if stat.S_ISDIR(info.st_mode):
-            fd = os.open(self._local, _DIRECTORY)
-            self._enter(fd, b"")
+            root = os.open(self._local, _DIRECTORY)
+            with contextlib.closing(walk_tree(root, exclude=self._exclude, left_out=self._skip)) as entries:
+                for found in entries:
+                    yield from self._entry(found)
+                    if self._size >= BATCH:
+                        yield self._flush()
         elif stat.S_ISREG(info.st_mode):
-            fd = os.open(self._local, _FILE)
-            yield from self._file(fd, b"")
+            with open(self._local, "rb", buffering=0, opener=_open_file) as file:
+                yield from self._file(file.fileno(), b"", os.fstat(file.fileno()))
         else:
             raise InvalidArgument(f"{self._local} is neither a file nor a directory")
+        self._put(encode_end(self.tally.entries, self.tally.bytes))
+        yield self._flush()
 
-    def _item(self, level: _Level, item: os.DirEntry[str]) -> Iterator[bytes]:
-        path = level.prefix + os.fsencode(item.name)
-        try:
-            info = item.stat(follow_symlinks=False)
-            kind = stat.S_IFMT(info.st_mode)
-            if kind == stat.S_IFREG:
-                if info.st_nlink > 1 and (first := self._first.get((info.st_dev, info.st_ino))):
-                    self._again(path, info, first)
-                    return
-                fd = os.open(item.name, _FILE | os.O_NOFOLLOW, dir_fd=level.fd)
-            elif kind == stat.S_IFDIR:
-                fd = os.open(item.name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=level.fd)
-            elif kind == stat.S_IFLNK:
-                self._link(path, info, os.fsencode(os.readlink(item.name, dir_fd=level.fd)))
-                return
-            else:
-                self._skip(path, _REASONS.get(kind, "device"))
-                return
-        except OSError as error:
-            if error.errno not in _GONE:
-                raise
-            self._skip(path, "vanished")
-            return
+    def _entry(self, found: Found) -> Iterator[bytes]:
+        path, info, kind = found.path, found.info, stat.S_IFMT(found.info.st_mode)
         if kind == stat.S_IFDIR:
-            self._enter(fd, path)
+            self._directory(found)
+        elif kind == stat.S_IFLNK:
+            self._link(found)
+        elif info.st_nlink > 1 and (first := self._first.get((info.st_dev, info.st_ino))):
+            self._again(path, info, first)
         else:
-            yield from self._file(fd, path)
+            yield from self._file(found.fd, path, info)
 
-    def _enter(self, fd: int, path: bytes) -> None:
-        if len(self._levels) == MAX_DEPTH:
-            os.close(fd)
-            raise InvalidArgument(f"{self._local} is deeper than {MAX_DEPTH} levels")
-        with contextlib.ExitStack() as undo:
-            undo.callback(os.close, fd)
-            info = os.fstat(fd)
-            with os.scandir(fd) as found:
-                names = iter(sorted(found, key=lambda item: item.name))
-            attributes = self._xattrs(fd)
-            undo.pop_all()
-        self._levels.append(_Level(fd, names, path + b"/" if path else b""))
-        mode = stat.S_IMODE(info.st_mode)
-        self._put(encode_entry(path, b"dir", mode, info.st_mtime_ns, xattrs=attributes))
+    def _directory(self, found: Found) -> None:
+        info, attributes = found.info, self._xattrs(found.fd)
+        self._put(encode_entry(found.path, b"dir", stat.S_IMODE(info.st_mode), info.st_mtime_ns, xattrs=attributes))
         self.tally.entries += 1
         self.tally.directories += 1
 
-    def _link(self, path: bytes, info: os.stat_result, target: bytes) -> None:
-        mode = stat.S_IMODE(info.st_mode)
-        self._put(encode_entry(path, b"link", mode, info.st_mtime_ns, target=target))
+    def _link(self, found: Found) -> None:
+        path, info = found.path, found.info
+        try:
+            target = os.fsencode(os.readlink(found.name, dir_fd=found.parent))
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.EINVAL):  # gone, or no longer a link
+                raise
+            self._skip(path, "vanished")
+            return
+        self._put(encode_entry(path, b"link", stat.S_IMODE(info.st_mode), info.st_mtime_ns, target=target))
         self.tally.entries += 1
         self.tally.links += 1
 
@@ -157,32 +108,25 @@ class Packer:
         self.tally.entries += 1
         self.tally.files += 1
 
-    def _file(self, fd: int, path: bytes) -> Iterator[bytes]:
-        try:
-            info = os.fstat(fd)
-            if not stat.S_ISREG(info.st_mode):
-                self._skip(path, "vanished")
-                return
-            if info.st_nlink > 1 and path and len(self._first) < MAX_HARD_LINKS:
-                self._first[info.st_dev, info.st_ino] = path
-            size, mode = info.st_size, stat.S_IMODE(info.st_mode)
-            attributes = self._xattrs(fd)
-            self._put(encode_entry(path, b"file", mode, info.st_mtime_ns, size, xattrs=attributes))
-            self.tally.entries += 1
-            self.tally.files += 1
-            if size > MAX_CONTENT or info.st_blocks * 512 < size:
-                yield from self._content(fd, size, sparse=info.st_blocks * 512 < size)
-            else:
-                # A file without a size may still have content, as those of /proc do.
-                data = os.read(fd, size or MAX_CONTENT)
-                if data:
-                    self._put(content_head(0, len(data)))
-                    self._put(data)
-                self._put(encode_file_end(len(data)))
-                self.tally.bytes += len(data)
-                self.tally.done += len(data)
-        finally:
-            os.close(fd)
+    def _file(self, fd: int, path: bytes, info: os.stat_result) -> Iterator[bytes]:
+        if info.st_nlink > 1 and path and len(self._first) < MAX_HARD_LINKS:
+            self._first[info.st_dev, info.st_ino] = path
+        size, mode = info.st_size, stat.S_IMODE(info.st_mode)
+        attributes = self._xattrs(fd)
+        self._put(encode_entry(path, b"file", mode, info.st_mtime_ns, size, xattrs=attributes))
+        self.tally.entries += 1
+        self.tally.files += 1
+        if size > MAX_CONTENT or info.st_blocks * 512 < size:
+            yield from self._content(fd, size, sparse=info.st_blocks * 512 < size)
+        else:
+            # A file without a size may still have content, as those of /proc do.
+            data = os.read(fd, size or MAX_CONTENT)
+            if data:
+                self._put(content_head(0, len(data)))
+                self._put(data)
+            self._put(encode_file_end(len(data)))
+            self.tally.bytes += len(data)
+            self.tally.done += len(data)
 
     def _content(self, fd: int, end: int, *, sparse: bool) -> Iterator[bytes]:
         """What the file grew by since it was opened is not read: it might never end."""
@@ -253,28 +197,25 @@ def _data_range(fd: int, at: int, end: int) -> tuple[int, int]:
 
 
 def count_tree(local: str, exclude: Collection[str]) -> int:
-    """The sizes of all files, each inode once."""
+    """The sizes of all files, each inode once. Raises OSError for what cannot be read."""
     info = os.stat(local)
     if not stat.S_ISDIR(info.st_mode):
         return info.st_size
-    total, waiting = 0, [local]
+    total = 0
     seen: set[tuple[int, int]] = set()
-    while waiting:
-        try:
-            found = os.scandir(waiting.pop())
-        except OSError:
+    for found in walk_tree(os.open(local, _DIRECTORY), exclude=exclude, left_out=_ignore, sizes_only=True):
+        info = found.info
+        if not stat.S_ISREG(info.st_mode) or (info.st_nlink > 1 and (info.st_dev, info.st_ino) in seen):
             continue
-        with found:
-            for item in found:
-                if item.name in exclude:
-                    continue
-                if item.is_dir(follow_symlinks=False):
-                    waiting.append(item.path)
-                elif item.is_file(follow_symlinks=False):
-                    info = item.stat(follow_symlinks=False)
-                    if info.st_nlink > 1 and (info.st_dev, info.st_ino) in seen:
-                        continue
-                    if info.st_nlink > 1 and len(seen) < MAX_HARD_LINKS:
-                        seen.add((info.st_dev, info.st_ino))
-                    total += info.st_size
+        if info.st_nlink > 1 and len(seen) < MAX_HARD_LINKS:
+            seen.add((info.st_dev, info.st_ino))
+        total += info.st_size
     return total
+
+
+def _ignore(_path: bytes, _reason: str) -> None:
+    pass
+
+
+def _open_file(path: str, _flags: int) -> int:
+    return os.open(path, _FILE)

@@ -7,7 +7,8 @@ import os
 from collections.abc import Callable
 
 from skerry.core import Corrupted
-from skerry.trees.tar import BLOCK, padding, parse_number
+from skerry.trees.tar import BLOCK, padding
+from skerry.trees.tar_header import TarFault, parse_number
 
 MAX_EXTENTS = 65_536
 """Pieces of one sparse file; of one with more, the smallest holes are stored as zeros."""
@@ -58,7 +59,7 @@ def decode_map(read: Callable[[int], bytes], real_size: int) -> tuple[bytes, Ext
     """The map as stored and what it says. Raises Corrupted."""
     raw = read(BLOCK)
     head, newline, _ = raw.partition(b"\n")
-    count = parse_number(head) if newline else 0
+    count = _number(head) if newline else 0
     if not 0 < count <= MAX_EXTENTS + 1:
         raise Corrupted("a sparse file in the archive has an impossible map")
     wanted, blocks, lines = 1 + 2 * count, [raw], raw.count(b"\n")
@@ -71,7 +72,7 @@ def decode_map(read: Callable[[int], bytes], real_size: int) -> tuple[bytes, Ext
     text = raw.split(b"\n")
     if any(text[wanted]) or len(text) != wanted + 1:
         raise Corrupted("a sparse file in the archive has an impossible map")
-    numbers = [parse_number(line) for line in text[1:wanted]]
+    numbers = [_number(line) for line in text[1:wanted]]
     extents = list(zip(numbers[::2], numbers[1::2], strict=True))
     at = 0
     for start, size in extents:
@@ -81,3 +82,10 @@ def decode_map(read: Callable[[int], bytes], real_size: int) -> tuple[bytes, Ext
     if at != real_size:
         raise Corrupted("a sparse file in the archive has a map that ends too early")
     return raw, extents
+
+
+def _number(text: bytes) -> int:
+    try:
+        return parse_number(text)
+    except TarFault as fault:
+        raise Corrupted(f"a sparse file in the archive has an impossible map: {fault}") from None
