@@ -33,14 +33,7 @@ class Client:
         attempts = Attempts(request, patient=self.known)
         while True:
             try:
-                response = self._http.request(
-                    request.method,
-                    request.path,
-                    params=request.params,
-                    content=request.content(),
-                    headers=request.all_headers(),
-                    timeout=httpx2.Timeout(request.timeout, connect=10.0, pool=None),
-                )
+                response = self._http.request(**request.arguments())
             except httpx2.TransportError as error:
                 if (pause := attempts.pause(error)) is None:
                     raise connection_lost(error, self.login) from error
@@ -52,16 +45,8 @@ class Client:
     @contextmanager
     def stream(self, request: Request, *, content: Iterator[bytes] | None = None) -> Iterator[httpx2.Response]:
         """A response whose body is read as it comes; `content` is sent as it comes. Raises as `send`."""
-        body = request.content() if content is None else content
         try:
-            with self._http.stream(
-                request.method,
-                request.path,
-                params=request.params,
-                content=body,
-                headers=request.all_headers(),
-                timeout=httpx2.Timeout(request.timeout, connect=10.0, pool=None),
-            ) as response:
+            with self._http.stream(**request.arguments(content)) as response:
                 self.known = True
                 if not response.is_success:
                     raise failure(response.status_code, response.headers.get("content-type", ""), response.read())
@@ -95,14 +80,7 @@ class AsyncClient:
         attempts = Attempts(request, patient=self.known)
         while True:
             try:
-                response = await self._http.request(
-                    request.method,
-                    request.path,
-                    params=request.params,
-                    content=request.content(),
-                    headers=request.all_headers(),
-                    timeout=httpx2.Timeout(request.timeout, connect=10.0, pool=None),
-                )
+                response = await self._http.request(**request.arguments())
             except httpx2.TransportError as error:
                 if (pause := attempts.pause(error)) is None:
                     raise connection_lost(error, self.login) from error
@@ -116,16 +94,8 @@ class AsyncClient:
         self, request: Request, *, content: AsyncIterator[bytes] | None = None
     ) -> AsyncIterator[httpx2.Response]:
         """As `Client.stream`."""
-        body = request.content() if content is None else content
         try:
-            async with self._http.stream(
-                request.method,
-                request.path,
-                params=request.params,
-                content=body,
-                headers=request.all_headers(),
-                timeout=httpx2.Timeout(request.timeout, connect=10.0, pool=None),
-            ) as response:
+            async with self._http.stream(**request.arguments(content)) as response:
                 self.known = True
                 if not response.is_success:
                     problem: SkerryError = failure(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,11 +50,18 @@ class Request:
         """Whether it may be asked again when the answer was lost."""
         return self.method in IDEMPOTENT or ("Idempotency-Key" in self.headers and self.path in KEYED)
 
-    def content(self) -> bytes | None:
-        return None if self.json is None else dump_json(self.json)
-
-    def all_headers(self) -> dict[str, str]:
-        return {**self.headers, **({"Content-Type": "application/json"} if self.json is not None else {})}
+    def arguments(self, content: Iterator[bytes] | AsyncIterator[bytes] | None = None) -> dict[str, Any]:
+        """Of an httpx2 client's `request` or `stream`; `content` is sent in place of `json`."""
+        body = None if self.json is None else dump_json(self.json)
+        kind = {} if self.json is None else {"Content-Type": "application/json"}
+        return {
+            "method": self.method,
+            "url": self.path,
+            "params": self.params,
+            "content": body if content is None else content,
+            "headers": {**self.headers, **kind},
+            "timeout": httpx2.Timeout(self.timeout, connect=10.0, pool=None),
+        }
 
 
 def idempotent(headers: Mapping[str, str] | None = None) -> dict[str, str]:
