@@ -22,8 +22,9 @@ from skerry.trees.tar import BLOCK, DIRECTORY, FILE, LINK, SYMLINK, Member
 from skerry.trees.tar_header import HeaderParser, TarFault
 
 BATCH = 256 << 10
-FOLDER_MODE = 0o755
 _PLAIN = (FILE, b"\0", b"7")
+_MISSING = Member(b"", DIRECTORY, 0o755)
+"""A directory that no member describes, though one lies in it."""
 
 
 class TarError(InvalidArgument):
@@ -76,7 +77,7 @@ class TarDecoder:
         """The end of the tree stream. Raises TarError for a stream that was cut short."""
         if self._zero_blocks < 1 or self._body or self._skip or self._headers.pending or self._buffer.strip(b"\0"):
             raise TarError("the tar stream was cut short", hint="nothing of it was kept; send it again")
-        root = b"" if self._levels else b"".join(self._open(b"", None))
+        root = b"" if self._levels else b"".join(self._open(b""))
         return root + encode_end(self.tally.entries, self.tally.bytes)
 
     def _block(self, block: bytes) -> Member | None:
@@ -140,7 +141,7 @@ class TarDecoder:
     def _enter(self, directory: bytes) -> Iterator[bytes]:
         """Leave what `directory` is not in, and make what is missing above it."""
         if not self._levels:
-            yield from self._open(b"", None)
+            yield from self._open(b"")
         while self._levels[-1] and directory != self._levels[-1] and not directory.startswith(self._levels[-1] + b"/"):
             self._levels.pop()
         if directory == self._levels[-1]:
@@ -149,21 +150,18 @@ class TarDecoder:
         rest = directory[len(top) + 1 :] if top else directory
         for part in rest.split(b"/"):
             top = top + b"/" + part if top else part
-            yield from self._open(top, None)
+            yield from self._open(top)
 
-    def _open(self, path: bytes, member: Member | None) -> Iterator[bytes]:
+    def _open(self, path: bytes, member: Member = _MISSING) -> Iterator[bytes]:
         if len(self._levels) == MAX_DEPTH:
             raise TarError(f"a tar stream with more than {MAX_DEPTH} levels")
         self._levels.append(path)
         self.tally.directories += 1
-        if member is None:
-            yield self._entry(path, b"dir", FOLDER_MODE, 0)
-        else:
-            yield self._entry(path, b"dir", member.mode, member.mtime_ns, xattrs=_kept(member))
+        yield self._entry(path, b"dir", member)
 
     def _file(self, path: bytes, member: Member) -> Iterator[bytes]:
         self.tally.files += 1
-        yield self._entry(path, b"file", member.mode, member.mtime_ns, member.size, xattrs=_kept(member))
+        yield self._entry(path, b"file", member, size=member.size)
         self._expect(member.size)
         if not member.size:
             yield encode_file_end(0)
@@ -175,28 +173,26 @@ class TarDecoder:
             if not 0 < len(member.target) <= MAX_TARGET or b"\0" in member.target:
                 raise TarError(f"{_shown(path)} is a link without a target")
             self.tally.links += 1
-            yield self._entry(path, b"link", 0o777, member.mtime_ns, target=member.target)
+            yield self._entry(path, b"link", member)
             return
         if not (source := _clean(member.target)):
             raise TarError(f"{_shown(path)} is another name of nothing")
         self.tally.files += 1
-        yield self._entry(path, b"file", member.mode, member.mtime_ns, same_as=source)
+        yield self._entry(path, b"file", member, same_as=source)
 
-    def _entry(
-        self,
-        path: bytes,
-        type: bytes,
-        mode: int,
-        mtime_ns: int,
-        size: int = 0,
-        *,
-        target: bytes = b"",
-        same_as: bytes | None = None,
-        xattrs: tuple[tuple[bytes, bytes], ...] = (),
-    ) -> bytes:
+    def _entry(self, path: bytes, type: bytes, member: Member, *, size: int = 0, same_as: bytes | None = None) -> bytes:
         self.tally.entries += 1
-        mtime_ns = max(-MAX_SIZE, min(mtime_ns, MAX_SIZE))
-        return encode_entry(path, type, mode & 0o7777, mtime_ns, size, target=target, same_as=same_as, xattrs=xattrs)
+        is_link = type == b"link"
+        return encode_entry(
+            path,
+            type,
+            0o777 if is_link else member.mode & 0o7777,
+            max(-MAX_SIZE, min(member.mtime_ns, MAX_SIZE)),
+            size,
+            target=member.target if is_link else b"",
+            same_as=same_as,
+            xattrs=() if is_link or same_as is not None else _kept(member),
+        )
 
 
 async def tree_stream(source: AsyncIterator[bytes], decoder: TarDecoder) -> AsyncIterator[bytes]:
