@@ -52,12 +52,12 @@ def _serve(home: Path) -> dict[str, str]:
             url = json.loads(running.read_text())["url"]
             admin = (home / "server" / "admin.key").read_text().strip()
             _call(url, admin, "POST", "/v1/users", {"name": "mira", "password": PASSWORD})
-            _call(url, admin, "POST", "/v1/users", {"name": "bob", "password": PASSWORD})
+            bob = _call(url, admin, "POST", "/v1/users", {"name": "bob", "password": PASSWORD})["id"]
             key = _call(url, admin, "POST", "/v1/users/mira/link", {})["url"].partition("#")[2]
             cookie = _sign_in(url, key)
             mira = _call(url, cookie, "POST", "/v1/keys", {"name": "laptop"})["key"]
             _call(url, cookie, "POST", "/v1/projects", {"name": "team"})
-            _call(url, cookie, "PUT", "/v1/projects/team/members/bob", {"role": "write"})
+            _call(url, cookie, "PUT", f"/v1/projects/team/members/{bob}", {"role": "write"})
             own = _call(url, mira, "POST", "/v1/sandboxes", {"name": "hello"})["id"]
             shared = _call(url, mira, "POST", "/v1/sandboxes?project=team", {"name": "shared"})["id"]
             for sandbox in (own, shared):

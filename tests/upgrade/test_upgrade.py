@@ -1,6 +1,6 @@
 """Homes and databases that earlier versions made open with this one, with everything in them; those of later ones are refused.
 
-`homes/` has one of each kind of storage for each earlier version, made by `make_home.py`.
+`homes/` has one of each kind of storage for each earlier version, made by `make_home.py`; the name sorts by age.
 """
 
 from __future__ import annotations

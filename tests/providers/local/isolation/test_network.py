@@ -325,12 +325,10 @@ def test_open_network_installs_a_package(opened: Sandbox) -> None:
 
 def test_the_forwarder_and_the_link_end_with_the_sandbox() -> None:
     sandbox = Sandbox.create(network="open", timeout=300)
-    names = {name for _, name in socket.if_nameindex()}
-    assert any(name.startswith("skv") for name in names)
-    before = {name for name in names if name.startswith("skv")}
+    link = f"{network.PREFIX}{Engine().lookup.running(sandbox.id).slot}"
+    assert link in {name for _, name in socket.if_nameindex()}
     sandbox.destroy()
-    after = {name for _, name in socket.if_nameindex() if name.startswith("skv")}
-    assert len(after) == len(before) - 1
+    assert link not in {name for _, name in socket.if_nameindex()}
 
 
 def test_names_fail_at_once_where_no_resolver_can_be_reached() -> None:
