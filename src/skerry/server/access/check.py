@@ -16,6 +16,7 @@ from skerry.core import (
     SnapshotNotFound,
     Unauthenticated,
     VolumeNotFound,
+    looks_like_id,
 )
 from skerry.server.access.identity import Actor
 from skerry.server.access.permissions import ADMIN, MAKER, ROLES, SCOPES, SIGNED_IN, Action, On, Role, Scope
@@ -53,7 +54,7 @@ class Subject:
 
     def missing(self) -> SkerryError:
         """The error for a thing that does not exist; the same for a thing of others."""
-        named = self.on in ("sandbox", "snapshot", "volume") and not self.asked.startswith(("sb-", "sn-"))
+        named = self.on in ("sandbox", "snapshot", "volume") and not looks_like_id(self.asked)
         hint = "a name means a thing in your own project, or in the project that SKERRY_PROJECT or ?project= names"
         return _MISSING.get(self.on, NotFound)(
             f"there is no {self.on} {self.asked[:200]!r}", hint=hint if named else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeVar
 
-from skerry.core import Conflict
+from skerry.core import Conflict, is_project_id
 from skerry.server.access.check import Subject, is_admin
 from skerry.server.access.identity import Actor
 from skerry.server.store import Project, Store
@@ -46,7 +46,7 @@ def locate(store: Store, actor: Actor, asked: str | None) -> tuple[Subject, Proj
     found = None
     if asked is None:
         found = next(iter(visible(store, actor)), None)
-    elif asked.startswith("pj-"):
+    elif is_project_id(asked):
         found = store.projects.get(asked)
     else:
         for tier in _tiers(store, actor):

@@ -18,6 +18,7 @@ from skerry.core import (
     SandboxInfo,
     SandboxNotFound,
     SkerryError,
+    is_sandbox_id,
 )
 from skerry.sdk import AsyncSandbox
 from skerry.server.access.check import Subject
@@ -74,7 +75,7 @@ class Directory:
         Does not check whether the actor may use it. Raises Conflict if `within` is the name of several projects.
         """
         found = None
-        if asked.startswith("sb-"):
+        if is_sandbox_id(asked):
             found = self._store.belongings.get("sandbox", asked) or await self._look(asked)
         else:
             for project in choices(self._store, actor, within):

@@ -15,6 +15,7 @@ from skerry.core import (
     VolumeInfo,
     VolumeNotFound,
     Volumes,
+    is_snapshot_id,
 )
 from skerry.server.access.check import Subject
 from skerry.server.access.identity import Actor
@@ -66,7 +67,7 @@ class Holdings:
         Raises Conflict if `within` names several projects.
         """
         info = None
-        if asked.startswith("sn-"):
+        if is_snapshot_id(asked):
             info = await self._snapshot(asked)
         else:
             for project in choices(self._store, actor, within):

@@ -6,9 +6,8 @@ import sqlite3
 import time
 from dataclasses import dataclass
 
-from skerry.core import Conflict
+from skerry.core import PROJECT, Conflict, new_id, new_slug
 from skerry.server.access.permissions import Role
-from skerry.server.access.secrets import new_id, new_slug
 from skerry.server.store.database import Database
 
 
@@ -48,7 +47,7 @@ class Projects:
 
     async def add(self, name: str, owner: str) -> Project:
         project = Project(
-            id=new_id("pj"), slug=new_slug(), name=name, personal_of=None, created_at=time.time(), made_by=owner
+            id=new_id(PROJECT), slug=new_slug(), name=name, personal_of=None, created_at=time.time(), made_by=owner
         )
 
         def work(db: sqlite3.Connection) -> None:

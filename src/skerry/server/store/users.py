@@ -6,8 +6,7 @@ import sqlite3
 import time
 from dataclasses import dataclass
 
-from skerry.core import Conflict, NotFound
-from skerry.server.access.secrets import new_id, new_slug
+from skerry.core import PROJECT, USER, Conflict, NotFound, new_id, new_slug
 from skerry.server.store.database import Database
 
 
@@ -39,7 +38,7 @@ class Users:
     async def add(self, name: str, *, password: str | None = None, admin: bool = False) -> User:
         """A user with a personal project; `password` is already hashed. Raises Conflict for a taken name."""
         user = User(
-            id=new_id("us"),
+            id=new_id(USER),
             name=name,
             admin=admin,
             disabled=False,
@@ -52,7 +51,7 @@ class Users:
                 "INSERT INTO users (id, name, password, admin, created_at) VALUES (?, ?, ?, ?, ?)",
                 (user.id, name, password, admin, user.created_at),
             )
-            project = new_id("pj")
+            project = new_id(PROJECT)
             db.execute(
                 "INSERT INTO projects (id, slug, name, personal_of, created_at) VALUES (?, ?, ?, ?, ?)",
                 (project, new_slug(), name, user.id, user.created_at),

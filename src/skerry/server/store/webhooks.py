@@ -6,7 +6,7 @@ import sqlite3
 import time
 from dataclasses import dataclass, field
 
-from skerry.server.access.secrets import new_id
+from skerry.core import WEBHOOK, new_id
 from skerry.server.store.database import Database
 
 
@@ -40,7 +40,7 @@ class Webhooks:
     async def add(
         self, project_id: str, url: str, secret: str, types: tuple[str, ...], *, created_by: str, since: int
     ) -> Webhook:
-        id, now = new_id("wh"), time.time()
+        id, now = new_id(WEBHOOK), time.time()
         sql = (
             "INSERT INTO webhooks (id, project_id, url, secret, types, created_by, created_at, since)"
             " VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
