@@ -33,6 +33,7 @@ from skerry.core import (
     State,
     Usage,
     errors,
+    new_sandbox_id,
 )
 from skerry.wire import Boot, Type, encode_frame
 
@@ -173,7 +174,7 @@ class MemoryProvider(Provider, Deadlines, Leases):
 def _describe(spec: SandboxSpec, workdir: Path) -> SandboxInfo:
     now = time.time()
     return SandboxInfo(
-        id=f"sb-{os.urandom(5).hex()}",
+        id=new_sandbox_id(),
         provider=MemoryProvider.name,
         state=State.RUNNING,
         **dict.fromkeys(("created_at", "started_at"), now),

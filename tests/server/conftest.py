@@ -90,7 +90,7 @@ class Running:
     def project(self, name: str) -> Project:
         """The personal project of a user."""
         user = self.user(name)
-        return self.context.store.projects.of_user(user.id)[0][0]
+        return self.context.store.accounts.projects_of(user.id)[0]
 
     def share(self, project: Project, name: str, role: Role) -> None:
         user = self.user(name)

@@ -73,13 +73,13 @@ class Separate:
 
 
 async def _make_key(home: Path, name: str = "separate", *, admin: bool = True) -> str:
-    store = Store(Settings(home=home).directory)
+    store = Store.open(Settings(home=home).database)
     try:
-        found = [user for user in store.users.list() if user.name == name]
+        found = [user for user in store.accounts.users() if user.name == name]
         user = found[0] if found else await store.users.add(name, admin=admin)
         return (await store.keys.add(user.id, "separate"))[1]
     finally:
-        store.close()
+        await store.close()
 
 
 def main() -> None:

@@ -158,4 +158,4 @@ def test_a_database_of_a_newer_version_is_refused(newest: Home) -> None:
         connection.execute("PRAGMA user_version=1000")
     connection.close()
     with pytest.raises(SkerryError, match="newer"):
-        Store(Settings(home=newest.path).directory)
+        Store.open(Settings(home=newest.path).database)

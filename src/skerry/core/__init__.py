@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         parse_size,
     )
     from skerry.core.contract.channel import Ends, Pipe, PipeStream, raw_socket
+    from skerry.core.contract.interruptible import Interruptible, InterruptiblePipe
     from skerry.core.contract.provider import (
         AGENT_PORT,
         Archivable,
@@ -84,7 +85,22 @@ if TYPE_CHECKING:
         agent_error,
     )
     from skerry.core.greeting import HelloReader, hello_frame
-    from skerry.core.interruptible import Interruptible, InterruptiblePipe
+    from skerry.core.ids import (
+        PROJECT,
+        RESERVED_HINT,
+        SANDBOX,
+        SNAPSHOT,
+        USER,
+        WEBHOOK,
+        is_project_id,
+        is_sandbox_id,
+        is_snapshot_id,
+        looks_like_id,
+        new_id,
+        new_sandbox_id,
+        new_slug,
+        new_snapshot_id,
+    )
     from skerry.core.json import dump_json, from_plain, load_json
     from skerry.core.models import (
         BuiltTemplate,
@@ -142,11 +158,12 @@ __getattr__, __dir__ = lazy(
         "atomic_file": "flush_directory replace_file",
         "config": "Limits check_least check_most check_seconds home human_size limits login_file parse_size",
         "contract.channel": "Ends Pipe PipeStream raw_socket",
+        "contract.interruptible": "Interruptible InterruptiblePipe",
         "contract.provider": "AGENT_PORT Archivable Channel Deadlines Leases Pausable Portable Provider Resizable Snapshots Stoppable Templates Volumes capabilities",
         "cut": "Cut around",
         "errors": "AlreadyExists CommandFailed CommandNotFound Conflict ConnectionLost Corrupted DiskFull ExecTimeout FileError FileMissing GitError InternalError InvalidArgument IsADirectory NewerVersion NotADirectory NotAFile NotEmpty NotFound OutOfMemory PermissionDenied PortClosed ProcessNotFound ProviderUnavailable QuotaExceeded RateLimited ReadOnly RepositoryNotFound SandboxFailed SandboxNotFound SandboxStopped SkerryError SkerryWarning SnapshotNotFound SymlinkLoop TemplateBuildFailed TemplateNotFound Timeout TooLarge Unauthenticated Unsupported VolumeNotFound agent_error",
         "greeting": "HelloReader hello_frame",
-        "interruptible": "Interruptible InterruptiblePipe",
+        "ids": "PROJECT RESERVED_HINT SANDBOX SNAPSHOT USER WEBHOOK is_project_id is_sandbox_id is_snapshot_id looks_like_id new_id new_sandbox_id new_slug new_snapshot_id",
         "json": "dump_json from_plain load_json",
         "models": "BuiltTemplate Changes CodeResult ErrorType Event ExecResult ExecStatus ExportInfo FileEvent FileEventKind FileInfo FileType ListeningPort OnTimeout ProcessInfo Resources SandboxInfo SandboxSpec Script Skipped SnapshotInfo SnapshotKind State TemplateInfo TerminalExit TerminalInfo Transfer Usage VolumeInfo VolumeMount",
         "names": "NAME OBEYED PROJECT_LABEL RESERVED RESERVED_LABELS SLUG check_mounts check_shown check_volume_name plain_name",
@@ -163,10 +180,16 @@ __all__ = [
     "NAME",
     "OBEYED",
     "PRIVATE_IPV4",
+    "PROJECT",
     "PROJECT_LABEL",
     "RESERVED",
+    "RESERVED_HINT",
     "RESERVED_LABELS",
+    "SANDBOX",
     "SLUG",
+    "SNAPSHOT",
+    "USER",
+    "WEBHOOK",
     "AlreadyExists",
     "Archivable",
     "BuiltTemplate",
@@ -276,11 +299,19 @@ __all__ = [
     "home",
     "human_size",
     "in_thread",
+    "is_project_id",
     "is_public",
+    "is_sandbox_id",
+    "is_snapshot_id",
     "limits",
     "load_json",
     "login_file",
+    "looks_like_id",
     "nearest",
+    "new_id",
+    "new_sandbox_id",
+    "new_slug",
+    "new_snapshot_id",
     "parse_size",
     "plain_name",
     "raw_socket",

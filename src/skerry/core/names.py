@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
 
 from skerry.core.errors import InvalidArgument
+from skerry.core.ids import ALPHABET
 from skerry.core.models import VolumeMount
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
@@ -14,7 +15,7 @@ RESERVED_LABELS = "skerry."
 """The prefix of labels that a server sets."""
 PROJECT_LABEL = "skerry.project"
 """The label that holds a sandbox's project. A server names such a sandbox `<slug>.<name>`: see `plain_name`."""
-SLUG = re.compile(r"[a-z2-7]{6}\.")
+SLUG = re.compile(rf"[{ALPHABET}]{{6}}\.")
 MAX_MOUNTS = 32
 RESERVED = ("/proc", "/sys", "/dev", "/.skerry")
 """What a sandbox has there is its own kernel's view and its agent."""

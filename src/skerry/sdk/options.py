@@ -11,6 +11,7 @@ from typing import Literal, TypedDict, Unpack, cast, get_args
 
 from skerry.core import (
     NAME,
+    RESERVED_HINT,
     InvalidArgument,
     Limits,
     OnTimeout,
@@ -25,6 +26,7 @@ from skerry.core import (
     check_mounts,
     check_seconds,
     limits,
+    looks_like_id,
     parse_size,
 )
 from skerry.sdk.commands.request import SandboxPath, check_user, check_whole, encode_env, encode_path
@@ -175,8 +177,8 @@ def refuse_encrypted(encrypted: bool) -> None:
 def check_name(name: object) -> str | None:
     if name is None:
         return None
-    if not isinstance(name, str) or not NAME.fullmatch(name) or name.startswith("sb-"):
-        hint = "use up to 63 of a-z 0-9 . _ - and begin with a letter or digit, but not with sb-"
+    if not isinstance(name, str) or not NAME.fullmatch(name) or looks_like_id(name):
+        hint = f"use up to 63 of a-z 0-9 . _ - and begin with a letter or digit, but not with {RESERVED_HINT}"
         raise InvalidArgument(f"{name!r} is not a name for a sandbox", hint=hint)
     return name
 

@@ -65,7 +65,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         tasks.cancel_scope.cancel()
     with anyio.CancelScope(shield=True):
         await context.sandboxes.close()
-        context.store.close()
+        await context.store.close()
 
 
 def _openapi(app: FastAPI) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from skerry.server.jobs.event_collector import Hub
 from skerry.server.projects.handles import process_handles, terminal_handles
 from skerry.server.projects.leases import Leases
 from skerry.server.projects.projects import locate, visible
+from skerry.server.projects.providers import Owned, Providers
 from skerry.server.projects.sandboxes import Directory, Located
 from skerry.server.projects.slots import Slots
 from skerry.server.projects.snapshots_volumes import Holdings, LocatedSnapshot, LocatedVolume
@@ -37,11 +38,11 @@ class Context:
 
     def __init__(self, settings: Settings, provider: Provider | None = None) -> None:
         self.settings = settings
-        self.store = Store(settings.directory)
-        self.provider = registry.provider(settings.provider) if provider is None else provider
-        self.sandboxes = Directory(self.provider, self.store)
-        self.holdings = Holdings(self.provider, self.store)
-        self.leases = Leases(self.store.leases, self.provider, self.sandboxes)
+        self.providers = Providers([registry.provider(settings.provider) if provider is None else provider])
+        self.store = Store.open(settings.database, provider=self.providers.default.name)
+        self.sandboxes = Directory(self.providers, self.store)
+        self.holdings = Holdings(self.providers, self.store)
+        self.leases = Leases(self.store, self.sandboxes)
         self.tickets = Tickets()
         self.metrics = Metrics()
         self.requests = Buckets(settings.rate, settings.burst)
@@ -53,7 +54,7 @@ class Context:
         self.sign_ins = Buckets(settings.sign_in_rate, settings.sign_in_burst)
         # Anybody can try any name: attempts for one name from many addresses are slowed down, and never refused.
         self.names_tried = Buckets(settings.sign_in_rate, settings.sign_in_burst * MANY_ADDRESSES)
-        self.events = Hub(self.provider, self.store, self.sandboxes)
+        self.events = Hub(self.store, self.sandboxes)
         self.passwords = Passwords()
         self.slots = Slots()
         self.processes, self.terminals = process_handles(), terminal_handles()
@@ -61,9 +62,13 @@ class Context:
         """Wire connections of each actor to one sandbox."""
         self.stopping = asyncio.Event()
 
+    def provider_of(self, item: Owned) -> Provider:
+        """The provider that has a sandbox, a snapshot or a volume. Raises ProviderUnavailable."""
+        return self.providers.of(item)
+
     def allows(self, actor: Actor, action: Action, subject: Subject) -> bool:
         """The same check as for routes, inside a stream; the caller writes the audit."""
-        return allowed(self.store, actor, action, subject) is None
+        return allowed(self.store.accounts, actor, action, subject) is None
 
     async def audit(
         self, actor: Actor, action: Action, subject: Subject, *, operation: str, outcome: str = "ok"
@@ -73,8 +78,8 @@ class Context:
     def projects(self, actor: Actor, asked: str | None = None) -> list[Project]:
         """The projects that a list covers: all that the actor sees, or the one asked for. Raises NotFound."""
         if asked is None:
-            return visible(self.store, actor)
-        subject, project = locate(self.store, actor, asked)
+            return visible(self.store.accounts, actor)
+        subject, project = locate(self.store.accounts, actor, asked)
         if project is None or not self.allows(actor, Action.PROJECT_READ, subject):
             raise subject.missing()
         return [project]
@@ -84,7 +89,7 @@ class Context:
         return asked is None and is_admin(actor)
 
     def role(self, actor: Actor, project: Project) -> Role | None:
-        return None if actor.user is None else self.store.projects.role(project.id, actor.user.id)
+        return None if actor.user is None else self.store.accounts.role(project.id, actor.user.id)
 
 
 def note_made(connection: HTTPConnection, kind: str, id: str, name: str | None = None) -> None:

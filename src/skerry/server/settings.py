@@ -71,6 +71,10 @@ class Settings:
         return self.home / "server"
 
     @property
+    def database(self) -> Path:
+        return self.directory / "skerry.db"
+
+    @property
     def scheme(self) -> str:
         return "https" if self.tls or self.tls_cert else "http"
 

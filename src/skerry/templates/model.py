@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from skerry.core import IMAGES, InvalidArgument, Resources, check_shown
+from skerry.core import IMAGES, RESERVED_HINT, InvalidArgument, Resources, check_shown, looks_like_id
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z._+-]{0,62}")
@@ -155,8 +155,8 @@ class Template:
 
 
 def check_name(name: object, what: str = "name") -> str:
-    if not isinstance(name, str) or not NAME.fullmatch(name) or name.startswith("sb-"):
-        hint = "use up to 63 of a-z 0-9 . _ - and begin with a letter or digit, but not with sb-"
+    if not isinstance(name, str) or not NAME.fullmatch(name) or looks_like_id(name):
+        hint = f"use up to 63 of a-z 0-9 . _ - and begin with a letter or digit, but not with {RESERVED_HINT}"
         raise InvalidArgument(f"{what}: {name!r} is not a name for a template", hint=hint)
     if name == IMAGES:
         hint = "base: {image: …}" if what == "base" else "choose another"

@@ -143,7 +143,7 @@ SERVER = [
     Mutant(
         "a lease that was given up is ended all the same",
         "src/skerry/server/projects/leases.py",
-        "            if self._is_over(lease) and self._store.get(lease.kind, lease.id) == lease:\n",
+        "            if self._is_over(lease) and self._store.accounts.lease(lease.kind, lease.id) == lease:\n",
         "            if self._is_over(lease):\n",
         "tests/server/streams/test_wire.py::test_a_lease_that_is_given_up_while_others_are_ended_ends_nothing",
     ),
@@ -184,7 +184,7 @@ SERVER = [
     ),
     Mutant(
         "a cursor is freed by another thread",
-        "src/skerry/server/store/database.py",
+        "src/skerry/server/store/sqlite/database.py",
         "                    result.close()\n",
         "                    pass\n",
         "tests/server/store/test_writes.py::test_many_writers_at_once_are_all_written",
@@ -227,7 +227,7 @@ SERVER = [
     ),
     Mutant(
         "a one-time link works twice",
-        "src/skerry/server/store/users.py",
+        "src/skerry/server/store/sqlite/users.py",
         '            db.execute("DELETE FROM sign_in_links WHERE hash = ?", (hash,))\n',
         "            assert hash\n",
         "tests/server/access/test_accounts.py::test_a_link_signs_in_once",
@@ -241,7 +241,7 @@ SERVER = [
     ),
     Mutant(
         "a damaged database is opened",
-        "src/skerry/server/store/database.py",
+        "src/skerry/server/store/sqlite/database.py",
         '    if found != ["ok"]:\n',
         '    if found == ["nothing"]:\n',
         "tests/server/store/test_damage.py::test_a_damaged_database_is_refused_with_the_newest_backup_named",
@@ -250,7 +250,7 @@ SERVER = [
         "a name is looked for in projects that others share",
         "src/skerry/server/projects/projects.py",
         "    mine: list[Project | None] = [] if found is None else [found]\n",
-        "    mine: list[Project | None] = [*visible(store, actor)]\n",
+        "    mine: list[Project | None] = [*visible(accounts, actor)]\n",
         "tests/server/projects/test_names.py::test_who_shares_a_project_takes_over_no_name",
     ),
     Mutant(

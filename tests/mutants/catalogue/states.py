@@ -164,8 +164,8 @@ STATES = [
     Mutant(
         "an id that is a path is destroyed",
         "src/skerry/providers/local/sandbox/folders.py",
-        ' or "/" in sandbox_id or ',
-        " or ",
+        "        if not is_sandbox_id(sandbox_id):\n",
+        '        if not sandbox_id.startswith("sb-"):\n',
         "tests/providers/local/test_local.py::test_an_id_that_is_a_path_destroys_nothing[directory]",
     ),
     Mutant(

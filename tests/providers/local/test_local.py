@@ -18,14 +18,14 @@ from pathlib import Path
 import pytest
 
 from skerry import Sandbox
-from skerry.core import errors
+from skerry.core import errors, new_sandbox_id
 from skerry.core.models import Changes, Resources, SandboxSpec, State
 from skerry.functional import SandboxClient, list_sandboxes
 from skerry.providers.local import LocalProvider, host
 from skerry.providers.local.engine import Engine
 from skerry.providers.local.launch import launch
 from skerry.providers.local.sandbox import record
-from skerry.providers.local.sandbox.folders import host_id, new_id
+from skerry.providers.local.sandbox.folders import host_id
 from tests import inventory
 from tests.conftest import unmount_below
 
@@ -232,7 +232,7 @@ def test_a_list_is_all_there_is_unless_a_page_is_asked_for(engine: Engine) -> No
     engine.lifecycle.stop(first, 0.0)
     before = engine.store.read(first)
     for _ in range(120):  # as many stopped sandboxes: what nothing runs of is a folder
-        another = dataclasses.replace(before, id=new_id(), created_at=time.time())
+        another = dataclasses.replace(before, id=new_sandbox_id(), created_at=time.time())
         shutil.copytree(engine.store.directory(first), engine.store.directory(another.id))
         engine.changes.save(another)
     provider = LocalProvider(engine)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import anyio
 import httpx2
 import pytest
 from websockets.sync.client import connect
@@ -17,8 +18,7 @@ from skerry import wire
 from skerry.providers.remote import RemoteProvider
 from skerry.sdk import Sandbox
 from skerry.server.access.permissions import Role
-from skerry.server.store import Project
-from skerry.server.store.database import Database
+from skerry.server.store import Project, Store
 from skerry.wire import Type
 from tests.server.conftest import Running
 
@@ -29,7 +29,7 @@ HOLDER = "0123456789abcdef-holder"
 def shared(server: Running, owner: httpx2.Client) -> Project:
     """A project of `owner` in which `hand` may write."""
     made = owner.post("/v1/projects", json={"name": "workshop"}).raise_for_status().json()["id"]
-    project = server.context.store.projects.get(made)
+    project = server.context.store.accounts.project(made)
     assert project is not None
     server.share(project, "hand", Role.WRITE)
     return project
@@ -137,20 +137,20 @@ def test_nobody_else_takes_or_drops_the_lease_of_a_sandbox(server: Running, owne
         for client in (hand, inside):
             for held in (True, False):
                 assert denied(client.post(path, json={"held": held, "holder": "x" * 20}))
-    lease = server.context.store.leases.get("sandbox", theirs)
+    lease = server.context.store.accounts.lease("sandbox", theirs)
     assert lease is not None and lease.holder == HOLDER
     owner.post(path, json={"held": False, "holder": HOLDER}).raise_for_status()
 
 
 def test_a_database_from_before_makers_were_known_opens(tmp_path: Path) -> None:
     """Projects with one owner are that owner's; of sandboxes nobody knows."""
-    first = Database(tmp_path / "skerry.db")
-    first.close()
+    anyio.run(Store.open(tmp_path / "skerry.db").close)
     import sqlite3
 
     with sqlite3.connect(tmp_path / "skerry.db") as old:
         old.executescript(
             "ALTER TABLE projects DROP COLUMN made_by; ALTER TABLE belongings DROP COLUMN made_by;"
+            "ALTER TABLE belongings DROP COLUMN provider;"
             "PRAGMA user_version=3;"
             "INSERT INTO users (id, name, created_at) VALUES ('us-1', 'mira', 0), ('us-2', 'nia', 0);"
             "INSERT INTO projects (id, slug, name, personal_of, created_at) VALUES"
@@ -160,10 +160,10 @@ def test_a_database_from_before_makers_were_known_opens(tmp_path: Path) -> None:
             "INSERT INTO belongings VALUES ('sandbox', 'sb-1', 'pj-1', 'box', 0, NULL);"
         )
     old.close()
-    opened = Database(tmp_path / "skerry.db")
+    opened = Store.open(tmp_path / "skerry.db", provider="elsewhere")
     try:
-        makers = {row["id"]: row["made_by"] for row in opened.rows("SELECT * FROM projects")}
-        assert makers == {"pj-1": "us-1", "pj-2": None}
-        assert [row["made_by"] for row in opened.rows("SELECT * FROM belongings")] == [None]
+        assert {project.id: project.made_by for project in opened.accounts.projects()} == {"pj-1": "us-1", "pj-2": None}
+        ((box,),) = [opened.accounts.named("sandbox", "pj-1", "box")]
+        assert (box.id, box.made_by, box.provider) == ("sb-1", None, "elsewhere")
     finally:
-        opened.close()
+        anyio.run(opened.close)

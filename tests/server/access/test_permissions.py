@@ -93,11 +93,11 @@ def names(muted: Running) -> Iterator[dict[str, str]]:
     project, context = muted.project("owner"), muted.context
 
     async def make() -> tuple[AsyncSandbox, str]:
-        sandbox = await AsyncSandbox.create(context.provider, labels=naming.labels(project, None))
+        sandbox = await AsyncSandbox.create(context.providers.default, labels=naming.labels(project, None))
         await context.sandboxes.adopt(sandbox, project)
         snapshot = await sandbox.snapshots.create()
-        await context.holdings.note_snapshot(project, snapshot)
-        await context.holdings.volumes.create_volume(naming.inner(project, "shared"), size=None, temporary=False)
+        await context.holdings.note_snapshot(project, sandbox.provider, snapshot)
+        await context.holdings.volumes().create_volume(naming.inner(project, "shared"), size=None, temporary=False)
         return sandbox, snapshot.id
 
     sandbox, snapshot = muted.call(make)
@@ -105,8 +105,8 @@ def names(muted: Running) -> Iterator[dict[str, str]]:
 
     async def remove() -> None:
         await sandbox.destroy()
-        await context.holdings.snapshots.delete_snapshot(snapshot)
-        await context.holdings.volumes.delete_volume(naming.inner(project, "shared"))
+        await context.holdings.snapshots(sandbox).delete_snapshot(snapshot)
+        await context.holdings.volumes().delete_volume(naming.inner(project, "shared"))
 
     muted.call(remove)
 
@@ -150,10 +150,10 @@ def test_every_route_lets_in_exactly_whom_it_should(muted: Running, names: dict[
 def test_who_made_a_sandbox_reaches_what_ends_it_and_no_more(muted: Running, names: dict[str, str]) -> None:
     """A member who may write, and is its maker."""
     store, sandbox = muted.context.store, names["sandbox"]
-    noted = store.belongings.get("sandbox", sandbox)
+    noted = store.accounts.owned("sandbox", sandbox)
     assert noted is not None and noted.made_by is None
     muted.share(muted.project("owner"), "maker", Role.WRITE)
-    muted.call(lambda: store.belongings.put([dataclasses.replace(noted, made_by=muted.user("maker").id)]))
+    muted.call(lambda: store.ownership.put([dataclasses.replace(noted, made_by=muted.user("maker").id)]))
     key, ends, wrong = muted.key("maker"), set[tuple[str, str]](), {}
     with muted.client_of("maker") as client:
         for (method, path), rule in ROUTES.items():
@@ -205,7 +205,7 @@ def test_every_change_of_the_matrix_is_in_the_audit(muted: Running, names: dict[
     with muted.client_of("writer") as client:
         client.post(f"/v1/sandboxes/{names['sandbox']}/exec", headers={"x-request-id": "audited-1"})
         client.delete(f"/v1/sandboxes/{names['sandbox']}", headers={"x-request-id": "audited-2"})
-    found = {entry.request_id: entry for entry in muted.context.store.audit.before(None, limit=50)}
+    found = {entry.request_id: entry for entry in muted.call(lambda: muted.context.store.audit.before(None, limit=50))}
     assert (found["audited-1"].actor, found["audited-1"].outcome) == ("user:writer", "ok")
     assert (found["audited-2"].action, found["audited-2"].outcome) == ("sandbox.destroy", "PERMISSION_DENIED")
 

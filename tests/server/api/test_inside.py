@@ -195,15 +195,15 @@ def test_an_alias_belongs_to_who_built_a_template_under_it(server: Running, owne
         for body in (yaml("company-base"), yaml("strangers", "company-base"), yaml("strangers", "owners-tool")):
             refused = stranger.post("/v1/templates", json=body)
             assert (refused.status_code, refused.json()["code"]) == (409, "CONFLICT"), refused.text
-        noted = server.context.store.belongings.get("template", "company-base")
+        noted = server.call(lambda: server.context.store.ownership.get("template", "company-base"))
         assert noted is not None and noted.project_id == server.project("owner").id and not noted.gone
-        assert server.context.store.belongings.get("template", "strangers").gone  # type: ignore[union-attr]
+        assert server.call(lambda: server.context.store.ownership.get("template", "strangers")).gone  # type: ignore[union-attr]
         _ok(owner.post("/v1/templates", json=yaml("owners-tool", "tool")))  # beside the first, which keeps its alias
         assert stranger.post("/v1/templates", json=yaml("company-base")).status_code == 409
         while admin.delete("/v1/templates/owners-tool").status_code == 204:
             pass
         for name in ("owners-tool", "tool", "company-base"):
-            assert server.context.store.belongings.get("template", name).gone, name  # type: ignore[union-attr]
+            assert server.context.store.accounts.owned("template", name) is None, name
         _ok(stranger.post("/v1/templates", json=yaml("company-base")))
         assert admin.delete("/v1/templates/company-base").status_code == 204
 

@@ -57,7 +57,7 @@ def test_what_happens_is_collected_in_order_up_to_the_end(server: Running, owner
 def test_a_cursor_is_past_what_was_not_asked_for(server: Running, owner: httpx2.Client, box: str) -> None:
     """So that nothing is read again and again for somebody who waits for something rare."""
     happen_in(owner, box)
-    upto = server.context.store.events.last()
+    upto = server.call(server.context.store.events.last)
     page = owner.get("/v1/events", params={"type": "nothing"}).json()
     assert page["items"] == [] and int(page["cursor"]) >= upto
 
@@ -75,7 +75,7 @@ def test_what_happens_past_the_server_is_found_too(server: Running, owner: httpx
 
 def test_an_error_over_the_server_tells_its_type_and_its_reason(server: Running, owner: httpx2.Client) -> None:
     box = owner.post("/v1/sandboxes", json={}).raise_for_status().json()["id"]
-    provider = server.context.provider
+    provider = server.context.providers.default
     assert isinstance(provider, LocalProvider)
     init = provider.engine.store.read(box).init
     assert init is not None
@@ -212,7 +212,12 @@ def idle(server: Running, hook: str) -> None:
     """Wait until there is nothing more to send to a webhook."""
     store, project = server.context.store, server.project("owner").id
     end = time.monotonic() + 30
-    while (found := store.webhooks.get(project, hook)) and found.since < store.events.last():
+
+    async def behind() -> bool:
+        found = await store.webhooks.get(project, hook)
+        return found is not None and found.since < await store.events.last()
+
+    while server.call(behind):
         assert time.monotonic() < end
         time.sleep(0.02)
 
@@ -303,7 +308,7 @@ def test_a_webhook_that_cannot_be_sent_to_stops_no_other(
     server: Running, owner: httpx2.Client, receiver: Receiver, private: None, url: str
 ) -> None:
     project, hooks = server.project("owner").id, server.context.store.webhooks
-    last = server.context.store.events.last()
+    last = server.call(server.context.store.events.last)
     bad = server.call(lambda: hooks.add(project, url, "secret", (), created_by="test", since=last)).id
     good = owner.post(f"/v1/projects/{project}/webhooks", json={"url": receiver.url}).json()["id"]
     happen(owner)
@@ -341,7 +346,7 @@ def test_a_webhook_that_answers_byte_by_byte_is_given_up(
 
 def test_nothing_is_sent_to_a_webhook_that_is_removed(server: Running, owner: httpx2.Client, private: None) -> None:
     project, target = server.project("owner").id, Receiver(pause=1.0)
-    last = server.context.store.events.last()
+    last = server.call(server.context.store.events.last)
     happen(owner)
     hooks = server.context.store.webhooks
     hook = server.call(lambda: hooks.add(project, target.url, "secret", (), created_by="test", since=last)).id

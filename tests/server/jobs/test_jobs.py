@@ -23,7 +23,7 @@ def test_a_part_that_fails_begins_again_and_the_others_go_on(tmp_path: Path, mon
     try:
         looks: list[float] = []
         sweeps: list[float] = []
-        list_ = running.context.provider.list
+        list_ = running.context.providers.default.list
 
         async def counted() -> list[SandboxInfo]:
             looks.append(time.monotonic())
@@ -33,7 +33,7 @@ def test_a_part_that_fails_begins_again_and_the_others_go_on(tmp_path: Path, mon
             sweeps.append(time.monotonic())
             raise RuntimeError("nobody has thought of this")
 
-        monkeypatch.setattr(running.context.provider, "list", counted)
+        monkeypatch.setattr(running.context.providers.default, "list", counted)
         monkeypatch.setattr(running.context.leases, "sweep", broken)
         until(lambda: len(sweeps) >= 2)
         before = len(looks)

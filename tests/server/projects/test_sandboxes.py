@@ -158,15 +158,15 @@ def test_nobody_misses_the_end_of_a_sandbox_though_the_server_fails_at_it(
         patch.setattr(server.context.sandboxes, "on_gone", killed)
         assert owner.delete(f"/v1/sandboxes/{box}").status_code == 500
     server.call(server.context.events.look)
-    assert server.context.store.events.of_sandbox(box).type == "destroyed"  # type: ignore[union-attr]
+    assert server.call(lambda: server.context.store.events.of_sandbox(box)).type == "destroyed"  # type: ignore[union-attr]
 
 
 def test_what_has_ended_since_it_was_listed_does_not_come_back(server: Running, owner: httpx2.Client) -> None:
     box = owner.post("/v1/sandboxes", json={"name": "brief"}).json()["id"]
-    listed = server.call(server.context.provider.list)
+    listed = server.call(server.context.providers.default.list)
     owner.delete(f"/v1/sandboxes/{box}").raise_for_status()
     server.call(lambda: server.context.sandboxes.note(listed))
-    assert server.context.store.belongings.get("sandbox", box).gone  # type: ignore[union-attr]
+    assert server.call(lambda: server.context.store.ownership.get("sandbox", box)).gone  # type: ignore[union-attr]
 
 
 def test_a_create_that_is_asked_for_again_leaves_no_connection_behind(server: Running, owner: httpx2.Client) -> None:

@@ -10,26 +10,25 @@ import sqlite3
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
+import anyio
 import pytest
 
 from skerry.core.errors import Corrupted, DiskFull, ProviderUnavailable
 from skerry.server.run import instance
-from skerry.server.store import Store, migrations
-from skerry.server.store.backup import back_up, backups, schema_of
+from skerry.server.store import Store
+from skerry.server.store.sqlite import migrations
+from skerry.server.store.sqlite.backup import back_up, backups, schema_of
 from tests.server.conftest import Running
 
 
 def some_store(directory: Path, users: int = 50) -> Path:
-    import anyio
-
     async def fill() -> None:
-        store = Store(directory)
+        store = Store.open(directory / "skerry.db")
         for number in range(users):
             await store.users.add(f"user{number}", admin=number == 0)
-        store.close()
+        await store.close()
 
     anyio.run(fill)
     return directory / "skerry.db"
@@ -43,16 +42,16 @@ def test_a_damaged_database_is_refused_with_the_newest_backup_named(tmp_path: Pa
         file.seek(4096)
         file.write(b"\xa5" * 20_000)
     with pytest.raises(Corrupted) as refusal:
-        Store(tmp_path)
+        Store.open(tmp_path / "skerry.db")
     assert str(newest) in refusal.value.hint and str(older) not in refusal.value.hint
     path.write_bytes(b"this is no database at all, and longer than a header would be" * 100)
     with pytest.raises(Corrupted, match="damaged"):
-        Store(tmp_path)
+        Store.open(tmp_path / "skerry.db")
     path.unlink()
     newest.rename(path)
-    restored = Store(tmp_path)
-    assert len(restored.users.list()) == 50
-    restored.close()
+    restored = Store.open(tmp_path / "skerry.db")
+    assert len(restored.accounts.users()) == 50
+    anyio.run(restored.close)
 
 
 def test_a_database_is_restored_by_what_the_refusal_says(tmp_path: Path) -> None:
@@ -72,15 +71,15 @@ def test_a_database_is_restored_by_what_the_refusal_says(tmp_path: Path) -> None
         file.seek(4096)
         file.write(b"\xa5" * (path.stat().st_size - 4096))
     with pytest.raises(Corrupted) as refusal:
-        Store(left)
+        Store.open(path)
     hint = refusal.value.hint
     gc.collect()
     for name in re.findall(r"\S*/skerry\.db(?:-wal|-shm)?(?=,| and | away)", hint):
         Path(name).unlink(missing_ok=True)
     shutil.copy(hint.rpartition(" ")[2], path)
-    restored = Store(left)
-    assert {user.name for user in restored.users.list()} == {f"user{number}" for number in range(20)}
-    restored.close()
+    restored = Store.open(path)
+    assert {user.name for user in restored.accounts.users()} == {f"user{number}" for number in range(20)}
+    anyio.run(restored.close)
     assert backup.name in hint
 
 
@@ -166,7 +165,7 @@ def test_a_database_of_a_newer_skerry_is_refused(tmp_path: Path) -> None:
     db.execute("PRAGMA user_version=99")
     db.close()
     with pytest.raises(ProviderUnavailable, match="newer") as refusal:
-        Store(tmp_path)
+        Store.open(tmp_path / "skerry.db")
     assert "backup" not in refusal.value.hint
     of_before, newest = (tmp_path / "backups" / f"skerry-2020010{number}T000000Z.db" for number in (1, 2))
     back_up(path, target=newest)
@@ -175,7 +174,7 @@ def test_a_database_of_a_newer_skerry_is_refused(tmp_path: Path) -> None:
     db.execute("PRAGMA user_version=1")
     db.close()
     with pytest.raises(ProviderUnavailable) as refusal:
-        Store(tmp_path)
+        Store.open(tmp_path / "skerry.db")
     assert str(of_before) in refusal.value.hint and str(newest) not in refusal.value.hint
 
 
@@ -187,12 +186,12 @@ def test_a_database_is_backed_up_before_it_is_migrated(tmp_path: Path) -> None:
     db.execute("INSERT INTO users (id, name, created_at) VALUES ('us-1', 'of before', 1)")
     db.commit()
     db.close()
-    store = Store(tmp_path)
-    assert [user.name for user in store.users.list()] == ["of before"]
-    store.close()
+    store = Store.open(tmp_path / "skerry.db")
+    assert [user.name for user in store.accounts.users()] == ["of before"]
+    anyio.run(store.close)
     (before,) = backups(tmp_path)
     assert (schema_of(before), schema_of(path) > 1) == (1, True)
-    Store(tmp_path).close()
+    anyio.run(Store.open(tmp_path / "skerry.db").close)
     assert backups(tmp_path) == [before]
 
 
@@ -200,17 +199,6 @@ def fill_up(path: Path) -> None:
     with open(path, "wb", buffering=0) as file:
         while True:
             file.write(bytes(4096))
-
-
-@pytest.fixture
-def small(tmp_path: Path) -> Iterator[Path]:
-    """A directory on a disk of two megabytes."""
-    path = tmp_path / "small"
-    path.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(path)], check=True)
-    yield path
-    gc.collect()  # errors hold statements, statements the file
-    subprocess.run(["umount", str(path)], check=True)
 
 
 def test_a_full_disk_is_told_and_survived(small: Path) -> None:

@@ -13,7 +13,7 @@ from skerry.server.store import AuditEntry, Store
 
 @pytest.mark.anyio
 async def test_many_writers_at_once_are_all_written(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = Store.open(tmp_path / "skerry.db")
 
     async def write(number: int) -> None:
         for step in range(200):
@@ -25,6 +25,6 @@ async def test_many_writers_at_once_are_all_written(tmp_path: Path) -> None:
 
     try:
         await asyncio.gather(*(write(number) for number in range(30)))
-        assert len(store.audit.before(None, limit=10_000)) == 6000
+        assert len(await store.audit.before(None, limit=10_000)) == 6000
     finally:
-        store.close()
+        await store.close()

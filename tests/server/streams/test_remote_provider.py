@@ -6,6 +6,7 @@ import asyncio
 import io
 import socket
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,9 @@ async def test_a_short_life_is_told_of_from_its_beginning_to_its_end(server: Run
         made = await provider.create(SandboxSpec())
         await provider.pause(made.id)
         await provider.destroy(made.id)
-        events = [event.type for event in server.context.store.events.after(0, sandbox_id=made.id)]
+        events = [
+            event.type for event in server.call(partial(server.context.store.events.after, 0, sandbox_id=made.id))
+        ]
         assert events[0] == "created" and events[-2:] == ["paused", "destroyed"], events
 
 
@@ -109,7 +112,10 @@ async def test_one_damaged_sandbox_keeps_nobody_s_events_back(
             await one.pause()
 
         def told() -> bool:
-            return any(event.type == "paused" for event in server.context.store.events.after(0, sandbox_id=other.id))
+            return any(
+                event.type == "paused"
+                for event in server.call(lambda: server.context.store.events.after(0, sandbox_id=other.id))
+            )
 
         with anyio.fail_after(20):
             while not told():
@@ -135,7 +141,7 @@ async def test_an_import_that_is_cut_short_leaves_nothing(
     with pytest.raises(RuntimeError, match="gone"):
         await AsyncSandbox.create(provider, import_state=Breaks(data))
     with anyio.fail_after(20):
-        while {info.id for info in await server.context.provider.list()} - {box.id}:
+        while {info.id for info in await server.context.providers.default.list()} - {box.id}:
             await anyio.sleep(0.05)
     assert [info.id for info in await provider.list()] == [box.id]
 
@@ -245,7 +251,7 @@ async def test_a_snapshot_that_is_not_theirs_and_who_asked_for_it_is_in_the_audi
     await box.snapshots.delete(kept)
     found = {
         (entry.actor, entry.action, entry.outcome)
-        for entry in server.context.store.audit.before(None)
+        for entry in server.call(lambda: server.context.store.audit.before(None))
         if entry.target == f"snapshot {kept.id}"
     }
     assert ("user:other-far", "snapshot.write", "SNAPSHOT_NOT_FOUND") in found
@@ -286,7 +292,7 @@ async def test_a_layer_that_can_be_none_is_refused_and_a_former_administrator_bu
     async with theirs.building(digest):
         await anyio.to_thread.run_sync(server.call, lambda: server.context.store.users.change(chief.id, admin=False))
         with anyio.fail_after(20):
-            async with server.context.provider.building(digest):  # as soon as it is free
+            async with server.context.providers.default.building(digest):  # as soon as it is free
                 pass
     assert not [record for record in caplog.records if (record.name, record.levelname) == ("skerry.server", "ERROR")]
 

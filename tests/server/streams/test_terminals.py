@@ -405,7 +405,7 @@ def test_who_controls_and_who_may_not_is_in_the_audit(server: Running, key: str,
         Screen(server.url, server.key("onlooker"), sandbox.id, terminal.id).open()
     found = {
         (entry.actor, entry.outcome)
-        for entry in server.context.store.audit.before(None)
+        for entry in server.call(lambda: server.context.store.audit.before(None))
         if entry.action == "sandbox.write"
         and entry.target.startswith(f"sandbox {sandbox.id}")
         and "terminals" in entry.operation

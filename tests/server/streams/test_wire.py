@@ -115,7 +115,7 @@ async def test_a_key_that_is_revoked_ends_its_connections(server: Running, box: 
     theirs = await AsyncSandbox.connect(box.id, provider=RemoteProvider(server.url, api_key=text))
     assert (await theirs.exec("true")).ok
     async with theirs.exec_stream("sleep 100") as stream:
-        key = server.context.store.keys.check(text)
+        key = server.context.store.accounts.check_key(text)
         assert key is not None
         server.call(lambda: server.context.store.keys.remove(key.id))
         with anyio.fail_after(20), pytest.raises((ConnectionLost, Unauthenticated)):
@@ -176,11 +176,11 @@ async def test_what_is_done_over_the_wire_is_audited(server: Running, box: Async
     def written() -> bool:
         return any(
             entry.operation == "WIRE START" and entry.target == f"sandbox {box.id}" and entry.actor == "user:host"
-            for entry in server.context.store.audit.before(None)
+            for entry in server.call(lambda: server.context.store.audit.before(None))
         )
 
     await eventually(written)
-    assert "not-in-the-audit" not in repr(server.context.store.audit.before(None))
+    assert "not-in-the-audit" not in repr(server.call(lambda: server.context.store.audit.before(None)))
 
 
 async def test_a_socket_that_ends_while_the_database_is_busy_loses_nothing_of_the_audit(
@@ -206,7 +206,7 @@ async def test_a_socket_that_ends_while_the_database_is_busy_loses_nothing_of_th
         await anyio.to_thread.run_sync(holding.result)
 
     def starts() -> int:
-        entries = server.context.store.audit.before(None)
+        entries = server.call(lambda: server.context.store.audit.before(None))
         return sum(entry.operation == "WIRE START" and entry.target == f"sandbox {box.id}" for entry in entries)
 
     await eventually(lambda: starts() == 2)
@@ -405,7 +405,7 @@ async def test_what_a_dead_client_held_is_ended_and_a_living_one_s_is_not(
             killed = time.monotonic()
 
             def there() -> bool:
-                return server.context.store.belongings.get("sandbox", theirs).gone  # type: ignore[union-attr]
+                return server.call(lambda: server.context.store.ownership.get("sandbox", theirs)).gone  # type: ignore[union-attr]
 
             await eventually(there, 60)
             assert time.monotonic() - killed > 5
@@ -438,7 +438,7 @@ async def test_a_lease_that_is_given_up_while_others_are_ended_ends_nothing(
     made = {(await kept.create(SandboxSpec(leased=True))).id for _ in range(2)}
     kept._holder.close()  # as if the process were gone: nobody names it any more
     ended: list[str] = []
-    destroy = server.context.provider.destroy
+    destroy = server.context.providers.default.destroy
 
     async def slowly(sandbox_id: str) -> None:
         ended.append(sandbox_id)
@@ -446,7 +446,7 @@ async def test_a_lease_that_is_given_up_while_others_are_ended_ends_nothing(
             await server.context.leases.release("sandbox", other)
         await destroy(sandbox_id)
 
-    monkeypatch.setattr(server.context.provider, "destroy", slowly)
+    monkeypatch.setattr(server.context.providers.default, "destroy", slowly)
     monkeypatch.setattr(leases, "LIFETIME", 0.0)
     await eventually(lambda: bool(ended))
     await anyio.sleep(3)
@@ -460,7 +460,7 @@ async def test_a_hidden_snapshot_of_a_dead_client_goes_with_it(
     server: Running, provider: RemoteProvider, box: AsyncSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = await provider.create_snapshot(box.id, name=None, description="", hidden=True)
-    assert made.id in {lease.id for lease in server.context.store.leases.all()}
+    assert made.id in {lease.id for lease in server.context.store.accounts.leases()}
     provider._holder.drop(made.id)  # as if the process were gone: nobody names it any more
     monkeypatch.setattr(leases, "LIFETIME", -1.0)
-    await eventually(lambda: made.id not in {lease.id for lease in server.context.store.leases.all()})
+    await eventually(lambda: made.id not in {lease.id for lease in server.context.store.accounts.leases()})

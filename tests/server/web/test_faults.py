@@ -26,7 +26,7 @@ from skerry.server.run.logs import JsonLines, Lines
 from skerry.server.run.metrics import Metrics
 from skerry.server.run.serve import first_link, listen
 from skerry.server.settings import Settings, load_settings
-from skerry.server.store import Store
+from skerry.server.store import AuditEntry, Store
 from skerry.server.web import guard
 from tests.server.conftest import Running
 
@@ -130,7 +130,7 @@ def test_an_unexpected_fault_is_told_without_details(
     def broken(*_: object) -> None:
         raise RuntimeError("the secret is 42")
 
-    monkeypatch.setattr(server.context.store.projects, "of_user", broken)
+    monkeypatch.setattr(server.context.store.accounts, "projects_of", broken)
     said = owner.get("/v1/projects", headers={"x-request-id": "broken-1"})
     assert (said.status_code, said.json()["code"]) == (500, "INTERNAL")
     assert said.json()["request_id"] == said.headers["x-request-id"] == "broken-1"
@@ -169,9 +169,14 @@ def test_a_request_that_the_end_cuts_off_is_told_so_and_audited(tmp_path: Path) 
         finally:
             Sandbox.get(box, provider="local").destroy()
     assert (said[0].status_code, said[0].json()["code"]) == (503, "PROVIDER_UNAVAILABLE")
-    store = Store(running.settings.directory)
-    last = store.audit.before(None, limit=1)[0]
-    store.close()
+
+    async def last_entry() -> AuditEntry:
+        store = Store.open(running.settings.database)
+        (found,) = await store.audit.before(None, limit=1)
+        await store.close()
+        return found
+
+    last = anyio.run(last_entry)
     assert (last.operation, last.outcome) == ("POST /v1/sandboxes/{sandbox}/exec", "CancelledError")
 
 
@@ -179,11 +184,10 @@ def test_a_request_that_the_end_cuts_off_is_told_so_and_audited(tmp_path: Path) 
 
 
 def test_who_was_removed_meanwhile_is_a_conflict_and_no_fault(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-
     async def play() -> None:
+        store = Store.open(tmp_path / "skerry.db")
         host, gone = await store.users.add("host", admin=True), await store.users.add("gone")
-        ((project, _),) = store.projects.of_user(host.id)
+        (project,) = store.accounts.projects_of(host.id)
         await store.users.remove(gone.id)
         for late in (
             store.projects.set_member(project.id, gone.id, Role.READ),
@@ -194,9 +198,9 @@ def test_who_was_removed_meanwhile_is_a_conflict_and_no_fault(tmp_path: Path) ->
                 await late
         with pytest.raises(Conflict, match="taken by another"):
             await store.users.add("host")
+        await store.close()
 
     anyio.run(play)
-    store.close()
 
 
 def test_settings_come_from_the_file_the_environment_and_flags_in_this_order(tmp_path: Path) -> None:
@@ -327,7 +331,7 @@ def test_the_key_of_this_machine_is_that_of_somebody_who_is_an_administrator(tmp
         def holder() -> str:
             link = running.call(lambda: first_link(running.context))
             user = running.call(lambda: store.users.use_link(digest(link.partition("#")[2])))
-            key = store.keys.check(instance.admin_key(directory) or "")
+            key = store.accounts.check_key(instance.admin_key(directory) or "")
             assert key is not None and key.user_id == user.id
             return str(user.name)
 
@@ -335,7 +339,7 @@ def test_the_key_of_this_machine_is_that_of_somebody_who_is_an_administrator(tmp
         before = instance.admin_key(directory)
         assert holder() == "admin" and instance.admin_key(directory) == before
         running.call(lambda: store.users.add("other", admin=True))
-        first = store.users.find("admin")
+        first = store.accounts.find_user("admin")
         running.call(lambda: store.users.change(first.id, admin=False))
         assert holder() == "other"
         running.call(lambda: store.users.change(first.id, admin=True, disabled=True))

@@ -176,9 +176,9 @@ class _Counted:
 async def _find(source: str) -> str:
     """The id of a sandbox or snapshot. Raises SandboxNotFound, SnapshotNotFound."""
     from skerry import AsyncSandbox, AsyncSnapshots
-    from skerry.core import SandboxNotFound, SnapshotNotFound
+    from skerry.core import SandboxNotFound, SnapshotNotFound, is_snapshot_id
 
-    if source.startswith("sn-"):
+    if is_snapshot_id(source):
         return (await AsyncSnapshots().get(source)).id
     try:
         return (await AsyncSandbox.find(source)).id

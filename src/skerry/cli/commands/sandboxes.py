@@ -257,7 +257,7 @@ async def _list() -> list[SandboxInfo]:
 async def _destroy(name: str, grace: float | None) -> str:
     """Destroy a sandbox, a damaged one too if it is given by its id. Raises SandboxNotFound, Corrupted."""
     from skerry import AsyncSandbox
-    from skerry.core import Corrupted, registry
+    from skerry.core import Corrupted, is_sandbox_id, registry
 
     provider = registry.provider()
     try:
@@ -267,7 +267,7 @@ async def _destroy(name: str, grace: float | None) -> str:
             return box.id
         sandbox_id = (await provider.find(name)).id
     except Corrupted:
-        if not name.startswith("sb-"):
+        if not is_sandbox_id(name):
             raise
         sandbox_id = name
     await provider.destroy(sandbox_id)

@@ -326,7 +326,7 @@ def backup(
         settings, _ = load_settings()
         where = None if target is None else Path(target).absolute()
         keep = None if target is not None else settings.backups_kept
-        made = back_up(settings.directory / "skerry.db", target=where, keep=keep)
+        made = back_up(settings.database, target=where, keep=keep)
         print_json({"backup": str(made)}) if output is Format.JSON else print(made)
 
     fail_as_told(work, output=output)

@@ -159,8 +159,9 @@ def rm(
 
     async def remove(name: str) -> str:
         from skerry import AsyncSnapshots
+        from skerry.core import is_snapshot_id
 
-        found = name if name.startswith("sn-") else (await AsyncSnapshots().get(name)).id
+        found = name if is_snapshot_id(name) else (await AsyncSnapshots().get(name)).id
         await AsyncSnapshots().delete(found)
         return found
 

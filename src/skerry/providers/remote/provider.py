@@ -47,6 +47,7 @@ from skerry.core import (
     VolumeNotFound,
     Volumes,
     from_plain,
+    is_snapshot_id,
 )
 from skerry.http import Client, Login, Request, WebSocketStream, connect_websocket, find_login, idempotent
 from skerry.providers.remote import export
@@ -257,7 +258,7 @@ class RemoteProvider(
     async def export_state(
         self, source_id: str, target: BinaryIO, *, key: bytes | None, on_progress: Callable[[int], None] | None
     ) -> ExportInfo:
-        path = f"{_snapshot(source_id) if source_id.startswith('sn-') else _sandbox(source_id)}/state"
+        path = f"{_snapshot(source_id) if is_snapshot_id(source_id) else _sandbox(source_id)}/state"
         stop = Stop(on_progress)
         return await to_the_end(
             self._changing,

@@ -8,12 +8,15 @@ from dataclasses import dataclass
 
 from skerry.core import (
     NAME,
+    RESERVED_HINT,
     InvalidArgument,
     Provider,
     SandboxInfo,
     SnapshotInfo,
     Unsupported,
     check_shown,
+    is_snapshot_id,
+    looks_like_id,
     registry,
 )
 from skerry.core import Snapshots as SnapshotProvider
@@ -187,7 +190,7 @@ async def export_snapshot(
 async def _deletable(provider: SnapshotProvider, snapshot: SnapshotName) -> str:
     """An id is taken as it is: what is left of a damaged snapshot can be removed too."""
     key = _key(snapshot)
-    return key if key.startswith("sn-") else (await provider.find_snapshot(key)).id
+    return key if is_snapshot_id(key) else (await provider.find_snapshot(key)).id
 
 
 def _key(snapshot: object) -> str:
@@ -210,8 +213,8 @@ def check_beginning(
 
 
 def check_snapshot_name(name: object) -> None:
-    if name is not None and (not isinstance(name, str) or not NAME.fullmatch(name) or name.startswith("sn-")):
-        hint = "use up to 63 of a-z 0-9 . _ - and begin with a letter or digit, but not with sn-"
+    if name is not None and (not isinstance(name, str) or not NAME.fullmatch(name) or looks_like_id(name)):
+        hint = f"use up to 63 of a-z 0-9 . _ - and begin with a letter or digit, but not with {RESERVED_HINT}"
         raise InvalidArgument(f"{name!r} is not a name for a snapshot", hint=hint)
 
 

@@ -26,6 +26,7 @@ from skerry.core import (
     Resources,
     TemplateBuildFailed,
     TemplateNotFound,
+    looks_like_id,
 )
 from skerry.sdk.templates.builder import Builder, new_layer_id
 from skerry.sdk.templates.step_errors import LOG_TAIL, named_step, step_error
@@ -213,7 +214,7 @@ def _port(entry: str) -> int:
 def _checked_name(name: str) -> str:
     """Raises InvalidArgument."""
     title, colon, version = name.partition(":")
-    if not NAME.fullmatch(title) or (colon and not VERSION.fullmatch(version)) or title.startswith("sb-"):
+    if not NAME.fullmatch(title) or (colon and not VERSION.fullmatch(version)) or looks_like_id(title):
         raise InvalidArgument(
             f"{name!r} is not a name for a template", hint="use a name such as my-image or my-image:2"
         )

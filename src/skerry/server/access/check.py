@@ -16,10 +16,11 @@ from skerry.core import (
     SnapshotNotFound,
     Unauthenticated,
     VolumeNotFound,
+    looks_like_id,
 )
 from skerry.server.access.identity import Actor
 from skerry.server.access.permissions import ADMIN, MAKER, ROLES, SCOPES, SIGNED_IN, Action, On, Role, Scope
-from skerry.server.store import AuditEntry, Project, Store, User
+from skerry.server.store import Accounts, AuditEntry, Project, Store, User
 
 log = logging.getLogger("skerry.server.audit")
 
@@ -53,7 +54,7 @@ class Subject:
 
     def missing(self) -> SkerryError:
         """The error for a thing that does not exist; the same for a thing of others."""
-        named = self.on in ("sandbox", "snapshot", "volume") and not self.asked.startswith(("sb-", "sn-"))
+        named = self.on in ("sandbox", "snapshot", "volume") and not looks_like_id(self.asked)
         hint = "a name means a thing in your own project, or in the project that SKERRY_PROJECT or ?project= names"
         return _MISSING.get(self.on, NotFound)(
             f"there is no {self.on} {self.asked[:200]!r}", hint=hint if named else None
@@ -61,7 +62,7 @@ class Subject:
 
 
 def grants(
-    store: Store, actor: Actor, project: Project | None, sandbox_id: str | None = None
+    accounts: Accounts, actor: Actor, project: Project | None, sandbox_id: str | None = None
 ) -> frozenset[Action] | None:
     """What `actor` may do in a project, or with what belongs to none; None if the actor is not a member."""
     if actor.token is not None:
@@ -73,18 +74,18 @@ def grants(
     bound = None if actor.key is None else actor.key.project_id
     if bound is not None and (project is None or project.id != bound):
         return None
-    role = None if project is None else store.projects.role(project.id, actor.user.id)
+    role = None if project is None else accounts.role(project.id, actor.user.id)
     if is_admin(actor):
         allowed: frozenset[Action] | None = ADMIN
     else:
         allowed = None if role is None else ROLES[role]
-        if allowed is not None and role is Role.WRITE and _made(store, actor.user, sandbox_id):
+        if allowed is not None and role is Role.WRITE and _made(accounts, actor.user, sandbox_id):
             allowed = allowed | MAKER
     return None if allowed is None else allowed & scope_of(actor)
 
 
-def _made(store: Store, user: User, sandbox_id: str | None) -> bool:
-    noted = None if sandbox_id is None else store.belongings.get("sandbox", sandbox_id)
+def _made(accounts: Accounts, user: User, sandbox_id: str | None) -> bool:
+    noted = None if sandbox_id is None else accounts.owned("sandbox", sandbox_id)
     return noted is not None and noted.made_by == user.id
 
 
@@ -107,7 +108,7 @@ def is_admin(actor: Actor) -> bool:
     )
 
 
-def granted(store: Store, actor: Actor, subject: Subject) -> frozenset[Action] | SkerryError:
+def granted(accounts: Accounts, actor: Actor, subject: Subject) -> frozenset[Action] | SkerryError:
     """What the actor may do with this, or why nothing of it: not signed in, or not there."""
     if not actor.signed_in:
         why = f": {actor.refused}" if actor.refused else ""
@@ -120,13 +121,13 @@ def granted(store: Store, actor: Actor, subject: Subject) -> frozenset[Action] |
         if subject.on == "projects":
             everywhere = everywhere | frozenset().union(*ROLES.values())
         return frozenset() if actor.token is not None else everywhere & scope_of(actor)
-    found = grants(store, actor, subject.project, subject.sandbox_id) if subject.exists else None
+    found = grants(accounts, actor, subject.project, subject.sandbox_id) if subject.exists else None
     return subject.missing() if found is None else found
 
 
-def allowed(store: Store, actor: Actor, action: Action, subject: Subject) -> SkerryError | None:
+def allowed(accounts: Accounts, actor: Actor, action: Action, subject: Subject) -> SkerryError | None:
     """Why it is not allowed; None: it is."""
-    return None if action is Action.OPEN else _refusal(actor, action, granted(store, actor, subject))
+    return None if action is Action.OPEN else _refusal(actor, action, granted(accounts, actor, subject))
 
 
 def _refusal(actor: Actor, action: Action, may: frozenset[Action] | SkerryError) -> SkerryError | None:
@@ -146,7 +147,7 @@ async def authorize(
     """
     if action is Action.OPEN:
         return frozenset()
-    may = granted(store, actor, subject)
+    may = granted(store.accounts, actor, subject)
     refusal = _refusal(actor, action, may)
     if refusal is not None:
         await record(store, actor, action, subject, operation=operation, outcome=refusal.code)

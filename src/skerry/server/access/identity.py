@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 from starlette.requests import HTTPConnection
@@ -15,8 +17,9 @@ from skerry.server.access.rate_limits import party
 from skerry.server.access.secrets import digest
 from skerry.server.access.tickets import Tickets
 from skerry.server.settings import Settings
-from skerry.server.store import ApiKey, SandboxToken, Store, User
+from skerry.server.store import Accounts, ApiKey, SandboxToken, Store, User
 
+T = TypeVar("T")
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 CSRF_HEADER = "x-skerry"
 """A header that a page of another origin cannot send without permission; its value does not matter."""
@@ -72,10 +75,10 @@ async def identify(
         check_origin(connection, settings)
         if (ticket := connection.query_params.get("ticket")) is not None:
             found = tickets.use(ticket, connection.url.path)
-            if found is None or not still_good(store, found):
+            if found is None or not still_good(store.accounts, found):
                 return Actor(address=address, request_id=request_id, refused="the ticket is used, expired or unknown")
             return Actor(
-                user=None if found.user is None else _fresh(store, found.user),
+                user=None if found.user is None else _fresh(store.accounts, found.user),
                 token=found.token,
                 key=found.key,
                 session=found.session,
@@ -93,7 +96,7 @@ async def identify(
     if cookie is None:
         return nobody
     hash = digest(cookie)
-    session = store.users.session(hash)
+    session = await _known(store, lambda: store.accounts.session(hash))
     if session is None:
         return Actor(address=address, request_id=request_id, refused="the session has ended")
     user, expires_at = session
@@ -107,40 +110,52 @@ async def identify(
 async def _bearer(header: str, store: Store, address: str, request_id: str) -> Actor:
     scheme, _, text = header.partition(" ")
     text = text.strip()
-    if scheme.lower() == "bearer" and (key := store.keys.check(text)) is not None:
-        user = store.users.get(key.user_id)
+    accounts = store.accounts
+    found: ApiKey | SandboxToken | None = None
+    if scheme.lower() == "bearer":
+        found = await _known(store, lambda: _credential(accounts, text))
+    if isinstance(found, ApiKey):
+        user = accounts.user(found.user_id)
         if user is not None and not user.disabled:
             with contextlib.suppress(DiskFull):
-                await store.keys.note_use(key)
-            return Actor(user=user, key=key, credential=f"key:{key.id}", address=address, request_id=request_id)
-    if scheme.lower() == "bearer" and (token := store.keys.check_token(text)) is not None:
-        return Actor(token=token, credential=f"token:{token.id}", address=address, request_id=request_id)
+                await store.keys.note_use(found)
+            return Actor(user=user, key=found, credential=f"key:{found.id}", address=address, request_id=request_id)
+    elif found is not None:
+        return Actor(token=found, credential=f"token:{found.id}", address=address, request_id=request_id)
     return Actor(address=address, request_id=request_id, refused="the key is revoked, expired or unknown")
 
 
-def _fresh(store: Store, user: User) -> User | None:
+def _credential(accounts: Accounts, text: str) -> ApiKey | SandboxToken | None:
+    return accounts.check_key(text) or accounts.check_token(text)
+
+
+async def _known(store: Store, look: Callable[[], T | None]) -> T | None:
+    """What a look into the accounts finds; another process may have made it a moment ago."""
+    found = look()
+    return look() if found is None and await store.refresh() else found
+
+
+def _fresh(accounts: Accounts, user: User) -> User | None:
     """The user as of now; None for a user who has been disabled since."""
-    found = store.users.get(user.id)
+    found = accounts.user(user.id)
     return None if found is None or found.disabled else found
 
 
-def still_good(store: Store, actor: Actor) -> bool:
+def still_good(accounts: Accounts, actor: Actor) -> bool:
     """For streams and long requests: whether their credential is still valid.
 
     It is not for a user who has been an administrator and no longer is: what was opened as one ends.
     """
     if actor.token is not None:
-        return any(
-            token.id == actor.token.id and _lasts(token.expires_at)
-            for token in store.keys.tokens(actor.token.sandbox_id)
-        )
-    user = None if actor.user is None else _fresh(store, actor.user)
+        token = accounts.token(actor.token.id)
+        return token is not None and _lasts(token.expires_at)
+    user = None if actor.user is None else _fresh(accounts, actor.user)
     if user is None or (actor.user is not None and actor.user.admin and not user.admin):
         return False
     if actor.key is not None:
-        key = store.keys.get(actor.key.id)
+        key = accounts.key(actor.key.id)
         return key is not None and _lasts(key.expires_at)
-    return actor.session is None or store.users.session(actor.session) is not None
+    return actor.session is None or accounts.session(actor.session) is not None
 
 
 def _lasts(expires_at: float | None) -> bool:

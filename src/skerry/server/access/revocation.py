@@ -57,4 +57,6 @@ def while_allowed(context: Context, actor: Actor, subject: Subject, action: Acti
 
 
 def _still_may(context: Context, actor: Actor, subject: Subject, actions: Collection[Action]) -> bool:
-    return still_good(context.store, actor) and all(context.allows(actor, action, subject) for action in actions)
+    return still_good(context.store.accounts, actor) and all(
+        context.allows(actor, action, subject) for action in actions
+    )

@@ -1,20 +1,9 @@
-"""Ids and secrets. A secret is random enough to store its SHA-256; a password is not."""
+"""Secrets. A secret is random enough to store its SHA-256; a password is not."""
 
 from __future__ import annotations
 
 import hashlib
 import secrets
-
-_SLUG = "abcdefghijklmnopqrstuvwxyz234567"
-
-
-def new_id(prefix: str) -> str:
-    return f"{prefix}-{secrets.token_hex(8)}"
-
-
-def new_slug() -> str:
-    """Six characters that tell projects apart in the names at the provider."""
-    return "".join(secrets.choice(_SLUG) for _ in range(6))
 
 
 def new_secret(kind: str) -> tuple[str, str, bytes]:

@@ -26,9 +26,10 @@ SHARE = 20
 
 
 class Hub:
-    def __init__(self, provider: Provider, store: Store, directory: Directory) -> None:
-        self._provider, self._store, self._directory = provider, store, directory
-        self._seen: dict[str, SandboxInfo] = {}
+    def __init__(self, store: Store, directory: Directory) -> None:
+        self._store, self._directory = store, directory
+        self._seen: dict[str, dict[str, SandboxInfo]] = {}
+        """By provider and id."""
         self._news = asyncio.Event()
         directory.on_news, directory.on_gone = self.collect, self._ended
 
@@ -48,18 +49,34 @@ class Hub:
             await anyio.sleep(max(POLL, SHARE * (time.monotonic() - began)))
 
     async def look(self) -> None:
-        """Reconcile with the provider, and collect the events of what has changed."""
-        infos = await self._provider.list()
-        await self._directory.reconcile(infos)
-        seen = {info.id: dataclasses.replace(info, last_active_at=None) for info in infos}
-        for id in [id for id, info in seen.items() if self._seen.get(id) != info]:
-            await self.collect(id)
-        self._seen = seen
+        """Reconcile with the providers, and collect the events of what has changed.
+
+        A provider that does not answer keeps nothing from the others; its error is raised at the end.
+        """
+        failed = None
+        for provider in self._directory.providers.values():
+            try:
+                await self._look(provider)
+            except SkerryError as error:
+                failed = error
+        if failed is not None:
+            raise failed
+
+    async def _look(self, provider: Provider) -> None:
+        infos = await provider.list()
+        await self._directory.reconcile(provider.name, infos)
+        before, seen = self._seen.get(provider.name, {}), {}
+        for info in infos:
+            seen[info.id] = dataclasses.replace(info, last_active_at=None)
+            if before.get(info.id) != seen[info.id]:
+                await self.collect(info.id)
+        self._seen[provider.name] = seen
 
     async def collect(self, sandbox_id: str) -> None:
         """Store the new events of one sandbox."""
         try:
-            events = await self._provider.events(sandbox_id, self._store.events.cursor(sandbox_id))
+            provider = self._directory.provider_of(sandbox_id)
+            events = await provider.events(sandbox_id, await self._store.events.cursor(sandbox_id))
         except SandboxNotFound:
             return
         except (Corrupted, NewerVersion) as error:  # only this one is affected: continue with the others
@@ -69,15 +86,16 @@ class Hub:
 
     async def _ended(self, sandbox_id: str) -> None:
         """The provider's own list of events is gone with the sandbox, so the server adds the last event."""
-        last = self._store.events.of_sandbox(sandbox_id)
+        last = await self._store.events.of_sandbox(sandbox_id)
         if last is None or last.type != "destroyed":
-            cursor = self._store.events.cursor(sandbox_id) + 1
+            cursor = await self._store.events.cursor(sandbox_id) + 1
             event = Event(cursor=cursor, type="destroyed", sandbox_id=sandbox_id, time=time.time())
             await self._add(sandbox_id, [event])
 
     async def _add(self, sandbox_id: str, events: Sequence[Event]) -> None:
-        item = self._store.belongings.get("sandbox", sandbox_id)
-        if await self._store.events.add(None if item is None else item.project_id, events):
+        store = self._store
+        item = store.accounts.owned("sandbox", sandbox_id) or await store.ownership.get("sandbox", sandbox_id)
+        if await store.events.add(None if item is None else item.project_id, events):
             self.wake()
 
     def wake(self) -> None:

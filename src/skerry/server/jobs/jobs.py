@@ -6,16 +6,14 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
-from pathlib import Path
 
 import anyio
 from anyio.abc import TaskGroup
-from anyio.to_thread import run_sync
 
 from skerry.core import SkerryError
 from skerry.server.context import Context
 from skerry.server.jobs import webhooks
-from skerry.server.store.backup import back_up, backups
+from skerry.server.store import Store
 
 log = logging.getLogger("skerry.server")
 
@@ -31,6 +29,7 @@ async def start(context: Context, tasks: TaskGroup) -> None:
     except SkerryError as error:
         log.error("the provider does not answer: %s", str(error), extra={"code": error.code})
     for name, work in (
+        ("accounts", context.store.follow),
         ("events", context.events.run),
         ("leases", context.leases.run),
         ("webhooks", partial(webhooks.run, context)),
@@ -65,19 +64,19 @@ async def _tidy(context: Context) -> None:
 
 async def _back_up(context: Context) -> None:
     """Take one backup a day, also across restarts: each kept backup is of another day, however often it restarts."""
-    database, keep = context.store.db.path, context.settings.backups_kept
+    store, keep = context.store, context.settings.backups_kept
     while keep:
-        if (pause := _due(database)) <= 0:
+        if (pause := await _due(store)) <= 0:
             try:
-                await run_sync(lambda: back_up(database, keep=keep))
+                await store.back_up(keep=keep)
             except (SkerryError, OSError) as error:
                 log.error("cannot back up the database: %s", str(error))
             pause = HOUR
         await anyio.sleep(min(pause, HOUR))
 
 
-def _due(database: Path) -> float:
+async def _due(store: Store) -> float:
     """Seconds until the next backup."""
-    there = backups(database.parent)
-    age = time.time() - there[-1].stat().st_mtime if there else DAY
+    last = await store.backed_up_at()
+    age = DAY if last is None else time.time() - last
     return DAY - age if age >= 0 else 0.0  # a clock that was wrong does not delay it

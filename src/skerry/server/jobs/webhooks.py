@@ -21,8 +21,7 @@ import httpx2
 
 from skerry.core import InvalidArgument, SkerryError, is_public
 from skerry.server.context import Context
-from skerry.server.store import StoredEvent
-from skerry.server.store.webhooks import Webhook
+from skerry.server.store import StoredEvent, Webhook
 
 log = logging.getLogger("skerry.server")
 
@@ -71,7 +70,7 @@ async def run(context: Context) -> None:
         anyio.create_task_group() as tasks,
     ):
         while True:
-            for webhook in context.store.webhooks.due(time.time(), context.store.events.last()):
+            for webhook in await context.store.webhooks.due(time.time()):
                 if webhook.id not in busy:
                     busy.add(webhook.id)
                     tasks.start_soon(_serve, context, client, webhook, limiter, busy)
@@ -92,11 +91,11 @@ async def _serve(
 
 
 async def _deliver(context: Context, client: httpx2.AsyncClient, webhook: Webhook) -> None:
-    store, upto = context.store, context.store.events.last()
-    events = store.events.after(webhook.since, projects=[webhook.project_id], types=webhook.types, limit=BATCH)
+    store, upto = context.store, await context.store.events.last()
+    events = await store.events.after(webhook.since, projects=[webhook.project_id], types=webhook.types, limit=BATCH)
     attempts, status = webhook.attempts, webhook.last_status
     for event in events:
-        if store.webhooks.get(webhook.project_id, webhook.id) is None:
+        if await store.webhooks.get(webhook.project_id, webhook.id) is None:
             return  # it was removed
         status = await _send(client, webhook, event, context.settings.webhook_private)
         context.metrics.count("webhook_deliveries")

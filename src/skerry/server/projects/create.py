@@ -61,7 +61,7 @@ async def create(
     given["idempotency_key"] = names.inner_key(project, idempotency_key)
     make = partial(
         AsyncSandbox.create,
-        context.provider,
+        context.providers.default,
         **given,
         import_state=import_state,
         key=key,

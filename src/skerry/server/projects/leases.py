@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import time
 
 import anyio
 
-from skerry.core import InvalidArgument, Provider, SkerryError, SnapshotNotFound, Snapshots
+from skerry.core import InvalidArgument, SkerryError, SnapshotNotFound, Snapshots
 from skerry.server.projects.sandboxes import Directory
-from skerry.server.store.leases import Lease, LeaseKind, LeaseStore
+from skerry.server.store import Lease, LeaseKind, Store
 
 log = logging.getLogger("skerry.server")
 
@@ -25,18 +26,18 @@ _HOLDER = re.compile(r"[A-Za-z0-9-]{16,64}")
 class Leases:
     """The leases of a server. Renewals are not stored: after a start every holder has the full time."""
 
-    def __init__(self, store: LeaseStore, provider: Provider, directory: Directory) -> None:
-        self._store, self._provider, self._directory = store, provider, directory
+    def __init__(self, store: Store, directory: Directory) -> None:
+        self._store, self._directory = store, directory
         self._heard: dict[str, float] = {}
         self._began = time.monotonic()
 
     async def hold(self, kind: LeaseKind, id: str, holder: str, process: int, *, preparing: bool = False) -> None:
         """Raises InvalidArgument for a name that could be guessed."""
         self.renew(holder)
-        await self._store.put(Lease(kind=kind, id=id, holder=holder, process=process, preparing=preparing))
+        await self._store.leases.put(Lease(kind=kind, id=id, holder=holder, process=process, preparing=preparing))
 
     async def release(self, kind: LeaseKind, id: str) -> None:
-        await self._store.remove(kind, id)
+        await self._store.leases.remove(kind, id)
 
     def renew(self, holder: str) -> None:
         """Raises InvalidArgument."""
@@ -46,12 +47,12 @@ class Leases:
 
     def process_of(self, sandbox_id: str) -> int | None:
         """The process that a sandbox ends with, if any."""
-        lease = self._store.get("sandbox", sandbox_id)
+        lease = self._store.accounts.lease("sandbox", sandbox_id)
         return None if lease is None else lease.process
 
     def is_preparing(self, sandbox_id: str) -> bool:
         """Whether its maker has not completed it yet."""
-        lease = self._store.get("sandbox", sandbox_id)
+        lease = self._store.accounts.lease("sandbox", sandbox_id)
         return lease is not None and lease.preparing
 
     async def run(self) -> None:
@@ -73,10 +74,10 @@ class Leases:
 
     async def sweep(self) -> list[str]:
         """End what nobody holds any more; returns the ids."""
-        leases, ended = self._store.all(), []
+        leases, ended = self._store.accounts.leases(), []
         for lease in leases:
             # Ending one takes a while: another may have been released or renewed since.
-            if self._is_over(lease) and self._store.get(lease.kind, lease.id) == lease:
+            if self._is_over(lease) and self._store.accounts.lease(lease.kind, lease.id) == lease:
                 try:
                     await self._end(lease)
                 except SkerryError as error:  # continue with the others; the next sweep tries this one again
@@ -92,10 +93,11 @@ class Leases:
         log.info("ended %s: its client is gone", lease.id, extra={"sandbox_id": lease.id, "op": "lease"})
         if lease.kind == "sandbox":
             async with self._directory.ending(lease.id):
-                await self._provider.destroy(lease.id)
-        elif isinstance(self._provider, Snapshots):
-            try:
-                await self._provider.delete_snapshot(lease.id)
-            except SnapshotNotFound:
-                pass
-        await self._store.remove(lease.kind, lease.id)
+                await self._directory.provider_of(lease.id).destroy(lease.id)
+        else:
+            noted = self._store.accounts.owned("snapshot", lease.id)
+            provider = self._directory.providers.default if noted is None else self._directory.providers.of(noted)
+            if isinstance(provider, Snapshots):
+                with contextlib.suppress(SnapshotNotFound):
+                    await provider.delete_snapshot(lease.id)
+        await self._store.leases.remove(lease.kind, lease.id)

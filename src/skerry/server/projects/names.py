@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from skerry.core import (
     NAME,
     PROJECT_LABEL,
+    RESERVED_HINT,
     RESERVED_LABELS,
     InvalidArgument,
     SandboxInfo,
@@ -18,6 +19,7 @@ from skerry.core import (
     SnapshotInfo,
     VolumeInfo,
     VolumeMount,
+    looks_like_id,
 )
 from skerry.server.store import Project
 
@@ -26,8 +28,9 @@ LONGEST = 56
 
 def inner(project: Project, name: str) -> str:
     """The name at the provider. Raises InvalidArgument."""
-    if not NAME.fullmatch(name) or len(name) > LONGEST or name.startswith(("sb-", "sn-", f"{project.slug}.")):
-        hint = f"up to {LONGEST} of a-z 0-9 . _ - that begin with a letter or digit, and not with sb- or sn-"
+    taken = looks_like_id(name) or name.startswith(f"{project.slug}.")
+    if not NAME.fullmatch(name) or len(name) > LONGEST or taken:
+        hint = f"up to {LONGEST} of a-z 0-9 . _ - that begin with a letter or digit, and not with {RESERVED_HINT}"
         raise InvalidArgument(f"{name!r} is not a name", hint=hint)
     return f"{project.slug}.{name}"
 

@@ -232,11 +232,11 @@ async def _serve(
 async def first_admin(context: Context) -> User:
     """The first administrator, made if there is none, with the key for this machine."""
     store, directory = context.store, context.settings.directory
-    found = [user for user in store.users.list() if user.admin and not user.disabled]
+    found = [user for user in store.accounts.users() if user.admin and not user.disabled]
     found = found or [await store.users.add(instance.ADMIN, admin=True)]
     first = next((user for user in found if user.name == instance.ADMIN), found[0])
     stored = instance.admin_key(directory)
-    key = None if stored is None else store.keys.check(stored)
+    key = None if stored is None else store.accounts.check_key(stored)
     if key is None or key.user_id not in {user.id for user in found}:
         _, text = await store.keys.add(first.id, f"this machine, {time.strftime('%Y-%m-%d')}")
         replace_file(directory / "admin.key", f"{text}\n".encode(), flush=True, several=True)

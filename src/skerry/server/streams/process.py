@@ -37,7 +37,7 @@ async def process(
 ) -> None:
     view = mode == "view"
     action = await admit(context, actor, subject, view=view, operation=f"WS {PATH}")
-    await check_runs(context, sandbox.id)
+    await check_runs(context, sandbox)
     # A viewer starts nothing; a controller shares the handle of the requests that send input.
     box = await sandbox.use(auto_start=not view)
     handle = await box.processes.get(process, view=True) if view else await context.processes.get(box, process)

@@ -42,7 +42,7 @@ async def terminal(
     view = mode == "view"
     action = await admit(context, actor, subject, view=view, operation=f"WS {PATH}")
     box = await sandbox.use(auto_start=False)
-    await check_runs(context, sandbox.id)
+    await check_runs(context, sandbox)
     handle = await box.terminals.get(terminal, view=view)
     async with handle.attach(since=since) as stream:
         if cols is not None and rows is not None and not view:
@@ -53,9 +53,9 @@ async def terminal(
             await browser.run(_Terminal(handle, stream, browser), context, actor, subject, action)
 
 
-async def check_runs(context: Context, sandbox_id: str) -> None:
+async def check_runs(context: Context, sandbox: Sandbox) -> None:
     """A terminal does not outlive a stop, so the sandbox is not started for one."""
-    info = await context.provider.get(sandbox_id)
+    info = await context.provider_of(sandbox).get(sandbox.id)
     if info.state is not State.RUNNING:
         raise ProcessNotFound(f"the sandbox is {info.state}: its terminals are gone")
 

@@ -65,7 +65,7 @@ async def wire(socket: WebSocket, context: Ctx, actor: Who, subject: About, sand
     if SUBPROTOCOL not in socket.scope["subprotocols"]:
         raise InvalidArgument(f"this needs the WebSocket subprotocol {SUBPROTOCOL}")
     with _place(context, actor, sandbox.id):
-        async with open_agent(context.provider, sandbox.id) as (hello, agent):
+        async with open_agent(context.provider_of(sandbox), sandbox.id) as (hello, agent):
             await socket.accept(subprotocol=SUBPROTOCOL)
             trail = Trail(context, actor, subject)
             with ignore_disconnect():
@@ -133,7 +133,8 @@ class _Gateway:
                 if data is None:
                     raise FrameError("a text message instead of frames")
                 if not self._rights.has(Action.SANDBOX_DESTROY) and self._gate.announces(Type.LIFE, data):
-                    self._left = seconds_left(await self._context.provider.get(self._sandbox_id))
+                    provider = self._context.sandboxes.provider_of(self._sandbox_id)
+                    self._left = seconds_left(await provider.get(self._sandbox_id))
                 passage = self._gate.feed(data)
                 self._left = None
                 if passage.answer:

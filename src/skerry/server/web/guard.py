@@ -53,7 +53,7 @@ async def _resolve(context: Context, actor: Actor, rule: Rule, connection: HTTPC
         case "volume":
             return await context.holdings.locate_volume(actor, path["volume"], within=within)
         case "project":
-            return locate(context.store, actor, path.get("project", within))
+            return locate(context.store.accounts, actor, path.get("project", within))
     return Subject(on=rule.on), None
 
 

@@ -17,6 +17,7 @@ from skerry.core import (
     State,
     Unsupported,
     limits,
+    new_sandbox_id,
 )
 from skerry.providers.local.host import ProcessId, runtime
 from skerry.providers.local.launch import launch
@@ -24,7 +25,7 @@ from skerry.providers.local.limits import network
 from skerry.providers.local.limits.resources import LEAST_DISK, check_limits, check_supported
 from skerry.providers.local.sandbox import record as records
 from skerry.providers.local.sandbox.changes import Changes
-from skerry.providers.local.sandbox.folders import KeyTaken, new_id
+from skerry.providers.local.sandbox.folders import KeyTaken
 from skerry.providers.local.sandbox.record import Record
 from skerry.providers.local.storage.bases import Base, find_base
 from skerry.providers.local.storage.layers import Templates
@@ -134,7 +135,7 @@ class Creation:
 
 def _new_record(spec: SandboxSpec, granted: Resources, runtime: str, base: Base) -> Record:
     return Record(
-        id=new_id(),
+        id=new_sandbox_id(),
         state=State.CREATING,
         spec=spec,
         limits=granted,

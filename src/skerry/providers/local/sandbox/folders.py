@@ -22,8 +22,6 @@ import errno
 import hashlib
 import os
 import random
-import re
-import secrets
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,6 +39,7 @@ from skerry.core import (
     SandboxNotFound,
     SandboxSpec,
     State,
+    is_sandbox_id,
     plain_name,
 )
 from skerry.providers.local.locks import FileLock, SandboxLock
@@ -60,16 +59,6 @@ EMPTY = RUN / "empty"
 """A directory with nothing in it, for overlays of one layer."""
 USERNS, NETNS = RUN / "userns", RUN / "netns"
 """Where each launcher mounts its sandbox's user and network namespace; on the machine itself they are empty files."""
-
-_ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
-
-
-def new_id() -> str:
-    return "sb-" + "".join(secrets.choice(_ALPHABET) for _ in range(10))
-
-
-def is_id(name: str) -> bool:
-    return bool(re.fullmatch(rf"sb-[{_ALPHABET}]{{10}}", name))
 
 
 def host_id(slot: int) -> int:
@@ -128,7 +117,7 @@ class Store:
 
     def directory(self, sandbox_id: str) -> Path:
         """The folder of a sandbox. Raises SandboxNotFound for an id that would lead to another place."""
-        if not sandbox_id.startswith("sb-") or "/" in sandbox_id or "\0" in sandbox_id or len(sandbox_id) > 100:
+        if not is_sandbox_id(sandbox_id):
             raise _not_found(sandbox_id)
         return self.sandboxes / sandbox_id
 
@@ -176,7 +165,7 @@ class Store:
 
     def ids(self) -> Iterator[str]:
         for entry in os.scandir(self.sandboxes):
-            if entry.name.startswith("sb-"):
+            if is_sandbox_id(entry.name):
                 yield entry.name
 
     def resolve(self, id_or_name: str) -> str:
@@ -186,7 +175,7 @@ class Store:
         """
         if "/" in id_or_name or "\0" in id_or_name or not id_or_name:
             raise _not_found(id_or_name)
-        if id_or_name.startswith("sb-"):
+        if is_sandbox_id(id_or_name):
             return id_or_name
         try:
             return os.readlink(self.names / id_or_name)

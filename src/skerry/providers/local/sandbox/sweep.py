@@ -18,13 +18,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
-from skerry.core import Corrupted, NewerVersion, SandboxNotFound, State
+from skerry.core import Corrupted, NewerVersion, SandboxNotFound, State, is_sandbox_id
 from skerry.providers.local.limits import network
 from skerry.providers.local.log import log_and_continue
 from skerry.providers.local.sandbox import last_words
 from skerry.providers.local.sandbox.archive import Archives
 from skerry.providers.local.sandbox.changes import KILL_TIMEOUT, Changes, Recoveries
-from skerry.providers.local.sandbox.folders import is_id
 from skerry.providers.local.sandbox.record import Record, error_event
 from skerry.providers.local.sandbox.stop import WORDS_MARGIN
 from skerry.providers.local.storage.choose import release_lost_pools, remove_tree
@@ -75,7 +74,7 @@ class Sweep:
         for tree in [*storage.uppers.iterdir(), *storage.words.iterdir()]:
             sandbox_id = tree.name.partition("~")[0]  # of a restore: see restoring_trees
             # a folder is made before its trees and removed after them
-            if is_id(sandbox_id) and not self._store.directory(sandbox_id).exists():
+            if is_sandbox_id(sandbox_id) and not self._store.directory(sandbox_id).exists():
                 with log_and_continue(f"the files of sandbox {sandbox_id}"):
                     storage.remove(tree)
         for what, sweep in self._storage_sweeps.items():

@@ -28,7 +28,9 @@ from skerry.core import (
     SandboxSpec,
     TemplateNotFound,
     Unsupported,
+    is_snapshot_id,
     limits,
+    new_snapshot_id,
 )
 from skerry.providers.local.home import Home
 from skerry.providers.local.host import ProcessId
@@ -42,7 +44,7 @@ from skerry.providers.local.storage.bases import Base, find_base
 from skerry.providers.local.storage.export_manifest import StateFile
 from skerry.providers.local.storage.layers import Templates
 from skerry.providers.local.storage.snapshot_record import Kept
-from skerry.providers.local.storage.snapshots import MOST_LAYERS, Snapshots, new_snapshot_id, snapshots_in
+from skerry.providers.local.storage.snapshots import MOST_LAYERS, Snapshots, snapshots_in
 from skerry.providers.local.storage.volumes import Volumes
 
 Progress = Callable[[int], None]
@@ -102,7 +104,7 @@ class Exports:
     def _frozen(self, source_id: str) -> Iterator[tuple[Kept, StateFile]]:
         """What to write; nobody changes or removes it within the block."""
         snapshots = self._snapshots
-        if source_id.startswith("sn-"):
+        if is_snapshot_id(source_id):
             with snapshots.held(source_id) as kept:
                 yield kept, _about(kept, None, Resources())
             return

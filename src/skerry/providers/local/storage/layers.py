@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from skerry.core import BuiltTemplate, Conflict, DiskFull, InvalidArgument, State, TemplateNotFound
+from skerry.core import SANDBOX, BuiltTemplate, Conflict, DiskFull, InvalidArgument, State, TemplateNotFound
 from skerry.providers.local.locks import FileLock
 from skerry.providers.local.sandbox.changes import Changes
 from skerry.providers.local.storage import bases
@@ -201,7 +201,7 @@ class Templates:
 
     def _user(self, text: str) -> str | None:
         """The sandbox or snapshot whose record mentions `text`, an id or a path that nothing else contains."""
-        for path in self._store.sandboxes.glob("sb-*/record.json"):
+        for path in self._store.sandboxes.glob(f"{SANDBOX}*/record.json"):
             if text in _read(path):
                 return f"sandbox {path.parent.name}"
         for path in self._store.snapshots.glob("*.json"):

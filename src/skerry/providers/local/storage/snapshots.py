@@ -15,13 +15,21 @@ import dataclasses
 import errno
 import fcntl
 import os
-import secrets
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from skerry.core import Conflict, Corrupted, DiskFull, NewerVersion, SnapshotNotFound
+from skerry.core import (
+    SNAPSHOT,
+    Conflict,
+    Corrupted,
+    DiskFull,
+    NewerVersion,
+    SnapshotNotFound,
+    is_snapshot_id,
+    new_snapshot_id,
+)
 from skerry.providers.local.home import Home
 from skerry.providers.local.host import ProcessId
 from skerry.providers.local.locks import FileLock
@@ -33,7 +41,6 @@ from skerry.providers.local.storage.snapshot_record import Kept
 
 MOST_LAYERS = 16
 """Most snapshots one above the other under a sandbox: each one makes looking up a file slower."""
-_ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
 _LEAVING = "~"
 """The beginning of the name of a tree that nobody may use any more."""
 
@@ -143,7 +150,7 @@ class Snapshots:
 
     def _all(self) -> Iterator[Kept]:
         """Every readable record."""
-        for path in self._directory.glob("sn-*.json"):
+        for path in self._directory.glob(f"{SNAPSHOT}*.json"):
             try:
                 yield snapshot_record.read(path)
             except (FileNotFoundError, Corrupted, NewerVersion):
@@ -162,7 +169,7 @@ class Snapshots:
     def find(self, id_or_name: str) -> Kept:
         """Raises SnapshotNotFound, Corrupted."""
         self._home.prepare()
-        if not id_or_name.startswith("sn-"):
+        if not is_snapshot_id(id_or_name):
             for record in self._all():
                 if record.name == id_or_name and record.ready and not record.hidden:
                     return record
@@ -174,7 +181,7 @@ class Snapshots:
 
     def _read(self, snapshot_id: str) -> Kept:
         """Raises SnapshotNotFound, also for one that is not complete; Corrupted."""
-        if not _is_id(snapshot_id):
+        if not is_snapshot_id(snapshot_id):
             raise _not_found(snapshot_id)
         try:
             record = snapshot_record.read(self._path(snapshot_id))
@@ -247,7 +254,7 @@ class Snapshots:
         Raises SnapshotNotFound.
         """
         self._home.prepare()
-        if not _is_id(snapshot_id):
+        if not is_snapshot_id(snapshot_id):
             raise _not_found(snapshot_id)
         with self._lock():
             try:
@@ -330,7 +337,7 @@ class Snapshots:
         layer, target, name = f"/{snapshot_id}".encode(), f'"target": "{snapshot_id}"'.encode(), snapshot_id.encode()
         named = False
         paths = [self._home.store.directory(sandbox_id) / "record.json" for sandbox_id in self._home.store.ids()]
-        for path in (*paths, *self._directory.glob("sn-*.json")):
+        for path in (*paths, *self._directory.glob(f"{SNAPSHOT}*.json")):
             try:
                 data = path.read_bytes()
             except (FileNotFoundError, NotADirectoryError):
@@ -352,7 +359,7 @@ class Snapshots:
         try:
             if not lock.try_acquire():
                 return  # another process is at work; the next sweep does this
-            for path in self._directory.glob("sn-*.new"):
+            for path in self._directory.glob(f"{SNAPSHOT}*.new"):
                 path.unlink(missing_ok=True)  # only a holder of the lock writes it
             unfinished = [record.id for record in self._all() if not record.ready and not record.leased]
             for snapshot_id in unfinished:
@@ -361,27 +368,19 @@ class Snapshots:
                     self._path(snapshot_id).unlink(missing_ok=True)
         finally:
             lock.release()
-        for tree in self._home.storage.kept.glob(f"{_LEAVING}sn-*"):
+        for tree in self._home.storage.kept.glob(f"{_LEAVING}{SNAPSHOT}*"):
             with log_and_continue(f"the files of snapshot {tree.name.lstrip(_LEAVING)}"):
                 self._remove_tree(tree)
-        known = {path.stem for path in self._directory.glob("sn-*.json")}
-        stray = [tree.name for tree in self._home.storage.kept.glob("sn-*") if tree.name not in known]
+        known = {path.stem for path in self._directory.glob(f"{SNAPSHOT}*.json")}
+        stray = [tree.name for tree in self._home.storage.kept.glob(f"{SNAPSHOT}*") if tree.name not in known]
         hidden = [record.id for record in self._all() if record.hidden and not record.leased]
         if stray or hidden:
             self.let_go([*stray, *hidden])
 
 
-def new_snapshot_id() -> str:
-    return "sn-" + "".join(secrets.choice(_ALPHABET) for _ in range(10))
-
-
 def snapshots_in(layers: Iterable[str]) -> list[str]:
     """The ids of the snapshots among these layers."""
     return [layer.split("/")[2] for layer in layers if layer.startswith("pool/snapshots/")]
-
-
-def _is_id(text: str) -> bool:
-    return text.startswith("sn-") and "/" not in text and "\0" not in text
 
 
 def _not_found(which: str) -> SnapshotNotFound:

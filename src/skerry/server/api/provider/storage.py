@@ -93,10 +93,10 @@ async def create_snapshot(request: Request, context: Ctx, sandbox: Sandbox) -> R
         name = names.inner(sandbox.project, name)
     if body.holder is not None:
         context.leases.renew(body.holder)
-    info = await context.holdings.snapshots.create_snapshot(
+    info = await context.holdings.snapshots(sandbox).create_snapshot(
         sandbox.id, name=name, description=body.description, hidden=body.hidden
     )
-    await context.holdings.note_snapshot(sandbox.project, info)
+    await context.holdings.note_snapshot(sandbox.project, sandbox.provider, info)
     note_made(request, "snapshot", info.id, body.name)
     if body.hidden and body.holder is not None:
         await context.leases.hold("snapshot", info.id, body.holder, 0)
@@ -123,9 +123,9 @@ async def show_snapshot(snapshot: Snapshot) -> Response:
 
 @router.delete(f"{BASE}/snapshots/{{snapshot}}", slots=CHANGES, status_code=204)
 async def delete_snapshot(context: Ctx, snapshot: Snapshot) -> None:
-    await context.holdings.snapshots.delete_snapshot(snapshot.id)
+    await context.holdings.snapshots(snapshot).delete_snapshot(snapshot.id)
     await context.leases.release("snapshot", snapshot.id)
-    await context.store.belongings.gone("snapshot", [snapshot.id])
+    await context.store.ownership.gone("snapshot", [snapshot.id])
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ async def restore(request: Request, context: Ctx, who: Who, sandbox: Sandbox) ->
     asked = (await read_body(request, Restore)).snapshot
     found = await usable_snapshot(context, who, sandbox.project, asked, f"POST {ONE}/restore")
     assert found is not None
-    return answer(context, sandbox, await context.holdings.snapshots.restore_snapshot(sandbox.id, found))
+    return answer(context, sandbox, await context.holdings.snapshots(sandbox).restore_snapshot(sandbox.id, found))
 
 
 # -- volumes
@@ -163,7 +163,7 @@ async def create_volume(request: Request, context: Ctx, project: InProject) -> R
     body = await read_body(request, VolumeBody)
     size = None if body.size is None else parse_size(body.size)
     name = names.inner(project, check_volume_name(body.name))
-    info = await context.holdings.volumes.create_volume(name, size=size, temporary=body.temporary)
+    info = await context.holdings.volumes().create_volume(name, size=size, temporary=body.temporary)
     note_made(request, "volume", body.name)
     return Plain(names.outer_volume(project, info))
 
@@ -183,14 +183,14 @@ async def show_volume(volume: Volume) -> Response:
 
 @router.delete(f"{BASE}/volumes/{{volume}}", slots=CHANGES, status_code=204)
 async def delete_volume(context: Ctx, volume: Volume) -> None:
-    await context.holdings.volumes.delete_volume(volume.inner)
+    await context.holdings.volumes(volume).delete_volume(volume.inner)
 
 
 # -- templates
 
 
 def _templates(context: Context) -> Templates:
-    return offering(context.provider)
+    return offering(context.providers.default)
 
 
 @router.get(f"{BASE}/templates", responses=gives(list[BuiltTemplate]), response_class=Plain)
@@ -243,7 +243,7 @@ async def commit(request: Request, context: Ctx, sandbox: Sandbox) -> None:
     """End the sandbox and keep what it wrote as a layer."""
     body = await read_body(request, Commit)
     async with context.sandboxes.ending(sandbox.id):
-        await _templates(context).commit_layer(sandbox.id, body.digest, directory=body.directory)
+        await offering(context.provider_of(sandbox)).commit_layer(sandbox.id, body.digest, directory=body.directory)
         await context.leases.release("sandbox", sandbox.id)
 
 
@@ -278,19 +278,19 @@ async def building(socket: WebSocket, context: Ctx, who: Who, about: About, dige
 @router.get(f"{ONE}/state", response_class=Response)
 async def export_sandbox(context: Ctx, who: Who, sandbox: Sandbox) -> Response:
     """Send the sandbox's state in pieces: see docs/how-to/remote.md."""
-    return _export(context, who, sandbox.id)
+    return _export(context, who, sandbox)
 
 
 @router.get(f"{BASE}/snapshots/{{snapshot}}/state", response_class=Response)
 async def export_snapshot(context: Ctx, who: Who, snapshot: Snapshot) -> Response:
-    return _export(context, who, snapshot.id)
+    return _export(context, who, snapshot)
 
 
-def _export(context: Context, who: Actor, source_id: str) -> Response:
-    chosen = portable(context.provider, "export_state")
+def _export(context: Context, who: Actor, source: Sandbox | Snapshot) -> Response:
+    chosen = portable(context.provider_of(source), "export_state")
 
     async def send(sender: Sender) -> None:
-        async with context.slots.taken(STATES, who), aclosing(exporting(chosen, source_id)) as pieces:
+        async with context.slots.taken(STATES, who), aclosing(exporting(chosen, source.id)) as pieces:
             async for piece in pieces:
                 if not sender.begun:
                     await sender.head(200, {"content-type": "application/vnd.skerry.pieces"})
@@ -314,7 +314,7 @@ async def import_(
     spec = from_plain(SandboxSpec, load_json(head))
     holder = leased_to(context, spec, holder)
     inner = await inner_spec(context, who, project, spec)
-    chosen = portable(context.provider, "import_state")
+    chosen = portable(context.providers.default, "import_state")
     async with context.slots.taken(STATES, who):
         source: Any = io.BufferedReader(Inlet(_after(rest, chunks)), PIECE)
         info: SandboxInfo = await chosen.import_state(source, inner, key=None, on_progress=None)

@@ -109,21 +109,25 @@ async def adopt(
     create with the same key takes nothing from the first.
     """
     name = naming.outer(project, info.name)
-    item = Belonging(kind="sandbox", id=info.id, project_id=project.id, name=name, made_by=maker(who))
-    await context.store.belongings.put([item])
+    provider = context.providers.default
+    item = Belonging(
+        kind="sandbox", id=info.id, provider=provider.name, project_id=project.id, name=name, made_by=maker(who)
+    )
+    await context.store.ownership.put([item])
     note_made(request, "sandbox", info.id, name)
     await context.events.collect(info.id)
-    if holder is not None and isinstance(context.provider, Leases) and not info.prepared:
+    if holder is not None and isinstance(provider, Leases) and not info.prepared:
         await context.leases.hold("sandbox", info.id, holder, process, preparing=True)
-        await context.provider.record_lease(info.id, held=False)
-        info = await context.provider.get(info.id)
+        await provider.record_lease(info.id, held=False)
+        info = await provider.get(info.id)
     return Plain(shown(context, project, info))
 
 
 @router.get(BASE, responses=gives(dict[str, Any]), response_class=Plain)
 async def about(context: Ctx) -> Response:
     """Get the provider behind this server, and what it can do."""
-    return Plain({"name": context.provider.name, "capabilities": sorted(capabilities(context.provider))})
+    provider = context.providers.default
+    return Plain({"name": provider.name, "capabilities": sorted(capabilities(provider))})
 
 
 @router.post(f"{BASE}/sandboxes", slots=CREATES, openapi_extra=SPEC, **INFO)
@@ -141,7 +145,7 @@ async def create(
     holder = leased_to(context, spec, holder)
     if spec.idempotency_key is None and idempotency_key is not None:
         spec = dataclasses.replace(spec, idempotency_key=f"header:{idempotency_key}")
-    info = await context.provider.create(await inner_spec(context, who, project, spec))
+    info = await context.providers.default.create(await inner_spec(context, who, project, spec))
     return await adopt(request, context, who, project, info, holder, process)
 
 
@@ -151,7 +155,7 @@ async def list_(context: Ctx, who: Who, project: ProjectQuery = None) -> Respons
     projects = {item.id: item for item in context.projects(who, project)}
     unclaimed = context.sees_unclaimed(who, project)
     found = []
-    for info in await context.provider.list():
+    for info in await context.sandboxes.all():
         owner = projects.get(context.sandboxes.owner(info) or "")
         if owner is not None or unclaimed:
             found.append(shown(context, owner, info))
@@ -160,31 +164,33 @@ async def list_(context: Ctx, who: Who, project: ProjectQuery = None) -> Respons
 
 @router.get(ONE, **INFO)
 async def show(context: Ctx, sandbox: Sandbox) -> Response:
-    return answer(context, sandbox, await context.provider.get(sandbox.id))
+    return answer(context, sandbox, await context.provider_of(sandbox).get(sandbox.id))
 
 
 @router.delete(ONE, slots=ENDS, status_code=204)
 async def destroy(context: Ctx, sandbox: Sandbox) -> None:
     async with context.sandboxes.ending(sandbox.id):
-        await context.provider.destroy(sandbox.id)
+        await context.provider_of(sandbox).destroy(sandbox.id)
         await context.leases.release("sandbox", sandbox.id)
 
 
 @router.get(f"{ONE}/usage", responses=gives(Usage), response_class=Plain)
 async def usage(context: Ctx, sandbox: Sandbox) -> Response:
     """Get what the provider itself measures."""
-    return Plain(await context.provider.usage(sandbox.id))
+    return Plain(await context.provider_of(sandbox).usage(sandbox.id))
 
 
 @router.get(f"{ONE}/events", responses=gives(list[Event]), response_class=Plain)
 async def events(context: Ctx, sandbox: Sandbox, since: Annotated[int, Query(ge=0, le=2**62)] = 0) -> Response:
-    return Plain(await context.provider.events(sandbox.id, since))
+    return Plain(await context.provider_of(sandbox).events(sandbox.id, since))
 
 
 @router.post(f"{BASE}/sweep", responses=gives(list[str]), response_class=Plain)
 async def sweep(context: Ctx) -> Response:
     """Remove what nobody owns any more."""
-    swept = [*await context.leases.sweep(), *await context.provider.sweep()]
+    swept = await context.leases.sweep()
+    for provider in context.providers.values():
+        swept += await provider.sweep()
     return Plain(swept)
 
 
@@ -200,10 +206,11 @@ class Seconds:
 async def deadline(request: Request, context: Ctx, who: Who, about: About, sandbox: Sandbox) -> Response:
     """Record the sandbox's new end, which its agent already knows. An earlier end needs the right to destroy it."""
     body = await read_body(request, Seconds)
-    describe.check_lifetime(context, who, about, await context.provider.get(sandbox.id), check_lifetime(body.seconds))
-    if not isinstance(context.provider, Deadlines):
+    provider = context.provider_of(sandbox)
+    describe.check_lifetime(context, who, about, await provider.get(sandbox.id), check_lifetime(body.seconds))
+    if not isinstance(provider, Deadlines):
         raise Unsupported("the lifetime of a sandbox cannot be changed here", option="set_timeout")
-    return answer(context, sandbox, await context.provider.record_deadline(sandbox.id, check_lifetime(body.seconds)))
+    return answer(context, sandbox, await provider.record_deadline(sandbox.id, check_lifetime(body.seconds)))
 
 
 @dataclass(frozen=True)
@@ -235,9 +242,10 @@ async def renew(context: Ctx, holder: str) -> None:
 @router.post(f"{ONE}/limits", slots=CHANGES, openapi_extra=takes("cpu", "memory", "disk", "pids"), **INFO)
 async def limits(request: Request, context: Ctx, sandbox: Sandbox) -> Response:
     wanted = check_resources(await read_body(request, Resources))
-    if not isinstance(context.provider, Resizable):
+    provider = context.provider_of(sandbox)
+    if not isinstance(provider, Resizable):
         raise Unsupported("limits cannot be changed here", option="set_limits")
-    return answer(context, sandbox, await context.provider.set_limits(sandbox.id, wanted))
+    return answer(context, sandbox, await provider.set_limits(sandbox.id, wanted))
 
 
 @dataclass(frozen=True)
@@ -248,12 +256,12 @@ class Grace:
 @router.post(f"{ONE}/stop", slots=CHANGES, openapi_extra=takes("grace"), **INFO)
 async def stop(request: Request, context: Ctx, sandbox: Sandbox) -> Response:
     grace = check_grace((await read_body(request, Grace)).grace)
-    return answer(context, sandbox, await _stoppable(context).stop(sandbox.id, grace=grace))
+    return answer(context, sandbox, await _stoppable(context, sandbox).stop(sandbox.id, grace=grace))
 
 
 @router.post(f"{ONE}/start", slots=CHANGES, **INFO)
 async def start(context: Ctx, sandbox: Sandbox) -> Response:
-    return answer(context, sandbox, await _stoppable(context).start(sandbox.id))
+    return answer(context, sandbox, await _stoppable(context, sandbox).start(sandbox.id))
 
 
 @dataclass(frozen=True)
@@ -271,7 +279,7 @@ async def restart(request: Request, context: Ctx, sandbox: Sandbox) -> Response:
         resources=None if body.changes.resources is None else check_resources(body.changes.resources),
         template=None if body.changes.template is None else check_text(body.changes.template, "template"),
     )
-    info = await _stoppable(context).restart(sandbox.id, changes, grace=check_grace(body.grace))
+    info = await _stoppable(context, sandbox).restart(sandbox.id, changes, grace=check_grace(body.grace))
     return answer(context, sandbox, info)
 
 
@@ -283,22 +291,22 @@ class Reset:
 @router.post(f"{ONE}/reset", slots=CHANGES, openapi_extra=takes("hard"), **INFO)
 async def reset(request: Request, context: Ctx, sandbox: Sandbox) -> Response:
     hard = (await read_body(request, Reset)).hard
-    return answer(context, sandbox, await _stoppable(context).reset(sandbox.id, hard=hard))
+    return answer(context, sandbox, await _stoppable(context, sandbox).reset(sandbox.id, hard=hard))
 
 
 @router.post(f"{ONE}/recover", slots=CHANGES, **INFO)
 async def recover(context: Ctx, sandbox: Sandbox) -> Response:
-    return answer(context, sandbox, await _stoppable(context).recover(sandbox.id))
+    return answer(context, sandbox, await _stoppable(context, sandbox).recover(sandbox.id))
 
 
 @router.post(f"{ONE}/pause", slots=CHANGES, **INFO)
 async def pause(context: Ctx, sandbox: Sandbox) -> Response:
-    return answer(context, sandbox, await _pausable(context).pause(sandbox.id))
+    return answer(context, sandbox, await _pausable(context, sandbox).pause(sandbox.id))
 
 
 @router.post(f"{ONE}/resume", slots=CHANGES, **INFO)
 async def resume(context: Ctx, sandbox: Sandbox) -> Response:
-    return answer(context, sandbox, await _pausable(context).resume(sandbox.id))
+    return answer(context, sandbox, await _pausable(context, sandbox).resume(sandbox.id))
 
 
 @dataclass(frozen=True)
@@ -315,22 +323,22 @@ class KeyBody:
 async def archive(request: Request, context: Ctx, sandbox: Sandbox) -> Response:
     """Archive the sandbox. `key`, 32 bytes in base64, encrypts the archive; the server does not keep it."""
     key = (await read_body(request, KeyBody)).checked()
-    return answer(context, sandbox, await _archivable(context).archive(sandbox.id, key=key))
+    return answer(context, sandbox, await _archivable(context, sandbox).archive(sandbox.id, key=key))
 
 
 @router.post(f"{ONE}/unarchive", slots=CHANGES, openapi_extra=takes("key"), **INFO)
 async def unarchive(request: Request, context: Ctx, sandbox: Sandbox) -> Response:
     key = (await read_body(request, KeyBody)).checked()
-    return answer(context, sandbox, await _archivable(context).unarchive(sandbox.id, key=key))
+    return answer(context, sandbox, await _archivable(context, sandbox).unarchive(sandbox.id, key=key))
 
 
-def _stoppable(context: Context) -> Stoppable:
-    return stoppable(context.provider, "stop")
+def _stoppable(context: Context, sandbox: Located) -> Stoppable:
+    return stoppable(context.provider_of(sandbox), "stop")
 
 
-def _pausable(context: Context) -> Pausable:
-    return pausable(context.provider, "pause")
+def _pausable(context: Context, sandbox: Located) -> Pausable:
+    return pausable(context.provider_of(sandbox), "pause")
 
 
-def _archivable(context: Context) -> Archivable:
-    return archivable(context.provider, "archive")
+def _archivable(context: Context, sandbox: Located) -> Archivable:
+    return archivable(context.provider_of(sandbox), "archive")

@@ -39,18 +39,20 @@ class AuditPage(BaseModel):
 @router.get("/v1/audit")
 async def of_server(context: Ctx, limit: Limit = 100, cursor: Cursor = None) -> AuditPage:
     """List what was done and refused, newest first."""
-    return _page(context, None, limit, cursor)
+    return await _page(context, None, limit, cursor)
 
 
 @router.get("/v1/projects/{project}/audit")
 async def of_project(context: Ctx, project: InProject, limit: Limit = 100, cursor: Cursor = None) -> AuditPage:
     """List what was done and refused in a project, newest first."""
-    return _page(context, project.id, limit, cursor)
+    return await _page(context, project.id, limit, cursor)
 
 
-def _page(context: Context, project_id: str | None, limit: int, cursor: str | None) -> AuditPage:
+async def _page(context: Context, project_id: str | None, limit: int, cursor: str | None) -> AuditPage:
     if cursor is not None and not (cursor.isascii() and cursor.isdigit() and len(cursor) < 19):
         raise InvalidArgument(f"{cursor!r} is not a cursor")
-    found = context.store.audit.before(None if cursor is None else int(cursor), project_id=project_id, limit=limit)
+    found = await context.store.audit.before(
+        None if cursor is None else int(cursor), project_id=project_id, limit=limit
+    )
     items = [AuditModel(**dataclasses.asdict(entry)) for entry in found]
     return AuditPage(items=items, cursor=str(found[-1].seq) if len(found) == limit else None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Annotated, Literal
 
 from fastapi import Header, Query, Request
@@ -35,7 +35,7 @@ Limit = Annotated[int, Query(ge=1, le=1000)]
 Wait = Annotated[float, Query(ge=0, le=60, description="Seconds to wait for an event if there is none.")]
 LastId = Annotated[str | None, Header(alias="last-event-id")]
 
-Find = Callable[[int, int], Sequence[StoredEvent]]
+Find = Callable[[int, int], Awaitable[Sequence[StoredEvent]]]
 """Events above a cursor, up to a number. Raises NotFound if the client may no longer read."""
 
 
@@ -74,11 +74,11 @@ async def of_all(
 ) -> EventPage | StreamingResponse:
     """List the events of all sandboxes that you see. With `Accept: text/event-stream` it never ends."""
 
-    def find(seq: int, most: int) -> Sequence[StoredEvent]:
+    async def find(seq: int, most: int) -> Sequence[StoredEvent]:
         # Read each time: the user may have left a project since.
         everything = context.sees_unclaimed(who, project)
         projects = None if everything else [item.id for item in context.projects(who, project)]
-        return context.store.events.after(seq, projects=projects, types=type or (), limit=most)
+        return await context.store.events.after(seq, projects=projects, types=type or (), limit=most)
 
     return await _answer(context, who, request, find, last_event_id or since, limit, wait)
 
@@ -99,10 +99,10 @@ async def of_sandbox(
     """List the events of one sandbox. As a stream it ends with the event `destroyed`."""
     await context.events.collect(sandbox.id)
 
-    def find(seq: int, most: int) -> Sequence[StoredEvent]:
+    async def find(seq: int, most: int) -> Sequence[StoredEvent]:
         if not context.allows(who, Action.SANDBOX_READ, subject):
             raise subject.missing()
-        return context.store.events.after(seq, sandbox_id=sandbox.id, types=type or (), limit=most)
+        return await context.store.events.after(seq, sandbox_id=sandbox.id, types=type or (), limit=most)
 
     return await _answer(context, who, request, find, last_event_id or since, limit, wait, ends=True)
 
@@ -118,16 +118,16 @@ async def _answer(
     *,
     ends: bool = False,
 ) -> EventPage | StreamingResponse:
-    since = _parse(context, cursor)
-    gap = 0 < since < context.store.events.first() - 1
+    since = await _parse(context, cursor)
+    gap = 0 < since < await context.store.events.first() - 1
     if STREAM in request.headers.get("accept", ""):
         stream = _stream(context, who, find, since, gap=gap, ends=ends)
         return StreamingResponse(stream, media_type=STREAM, headers={"x-accel-buffering": "no"})
     until = time.monotonic() + wait
     while True:
-        upto, found = context.store.events.last(), find(since, limit)
+        upto, found = await context.store.events.last(), await find(since, limit)
         left = until - time.monotonic()
-        if found or left <= 0 or context.stopping.is_set() or not still_good(context.store, who):
+        if found or left <= 0 or context.stopping.is_set() or not still_good(context.store.accounts, who):
             break
         await context.events.wait(min(left, 1.0))
     items = [EventModel(**dataclasses.asdict(event)) for event in found]
@@ -142,10 +142,10 @@ async def _stream(
     try:
         yield b"retry: 1000\n\n" + (_message("gap", since, {"since": since}) if gap else b"")
         said = time.monotonic()
-        while not context.stopping.is_set() and still_good(context.store, who):
-            upto = context.store.events.last()
+        while not context.stopping.is_set() and still_good(context.store.accounts, who):
+            upto = await context.store.events.last()
             try:
-                found = find(since, PAGE)
+                found = await find(since, PAGE)
             except (NotFound, SandboxNotFound):
                 return
             for event in found:
@@ -174,11 +174,11 @@ def _message(type: str | Literal["gap"], seq: int, data: object) -> bytes:
     return f"id: {seq}\nevent: {type}\ndata: {json.dumps(data)}\n\n".encode()
 
 
-def _parse(context: Context, cursor: str | None) -> int:
+async def _parse(context: Context, cursor: str | None) -> int:
     if cursor is None:
         return 0
     if cursor == "now":
-        return context.store.events.last()
+        return await context.store.events.last()
     if not (cursor.isascii() and cursor.isdigit() and len(cursor) < 19):
         raise InvalidArgument(f"{cursor!r} is not a cursor", hint="give a number from an earlier answer, or `now`")
     return int(cursor)

@@ -32,21 +32,21 @@ _key = TypeAdapter(Key)
 @router.post(SANDBOX + "/export", **op("Export the state of a sandbox as one file", raw=STATE))
 async def export(context: Ctx, who: Who, sandbox: Sandbox, body: models.Export | None = None) -> Response:
     """It holds the files and variables as they are now, never secrets or volumes. A key encrypts it."""
-    return _export(context, who, sandbox.id, f"{sandbox.id}.skerry", body)
+    return _export(context, who, sandbox, body)
 
 
 @router.post("/v1/snapshots/{snapshot}/export", **op("Export a snapshot as one file", raw=STATE))
 async def export_snapshot(context: Ctx, who: Who, snapshot: Snapshot, body: models.Export | None = None) -> Response:
-    return _export(context, who, snapshot.id, f"{snapshot.id}.skerry", body)
+    return _export(context, who, snapshot, body)
 
 
-def _export(context: Context, who: Actor, source: str, name: str, wanted: models.Export | None) -> Response:
-    chosen = portable(context.provider, "export_state")
+def _export(context: Context, who: Actor, source: Sandbox | Snapshot, wanted: models.Export | None) -> Response:
+    chosen = portable(context.provider_of(source), "export_state")
     key = None if wanted is None else wanted.key
 
     async def send(sender: Sender) -> None:
         async with context.slots.taken(STATES, who):
-            await _write(sender, chosen, source, key, name)
+            await _write(sender, chosen, source.id, key, f"{source.id}.skerry")
 
     return Streamed(send)
 

@@ -111,7 +111,7 @@ def _token(token: SandboxToken) -> TokenModel:
 @router.get("/v1/keys")
 async def list_keys(context: Ctx, me: Me) -> KeyList:
     """List your keys, oldest first."""
-    return KeyList(items=[_key(key) for key in context.store.keys.of_user(me.id)])
+    return KeyList(items=[_key(key) for key in context.store.accounts.keys_of(me.id)])
 
 
 @router.post("/v1/keys", status_code=201)
@@ -119,7 +119,7 @@ async def create_key(request: Request, context: Ctx, who: Who, me: Me, body: Cre
     """Make a key. A key made with a key has no more scopes than that key, and does not outlive it."""
     project_id = None
     if body.project is not None:
-        subject, project = locate(context.store, who, body.project)
+        subject, project = locate(context.store.accounts, who, body.project)
         if project is None or not context.allows(who, Action.PROJECT_READ, subject):
             raise subject.missing()
         project_id = project.id
@@ -139,7 +139,7 @@ async def create_key(request: Request, context: Ctx, who: Who, me: Me, body: Cre
 @router.delete("/v1/keys/{key}", status_code=204)
 async def revoke_key(context: Ctx, me: Me, key: str) -> None:
     """Revoke a key, at once."""
-    found = context.store.keys.get(key)
+    found = context.store.accounts.key(key)
     if found is None or found.user_id != me.id:
         raise NotFound(f"there is no key {key[:100]!r}")
     await context.store.keys.remove(found.id)
@@ -148,7 +148,7 @@ async def revoke_key(context: Ctx, me: Me, key: str) -> None:
 @router.get("/v1/sandboxes/{sandbox}/tokens")
 async def list_tokens(context: Ctx, sandbox: Sandbox) -> TokenList:
     """List the tokens of a sandbox, oldest first."""
-    return TokenList(items=[_token(token) for token in context.store.keys.tokens(sandbox.id)])
+    return TokenList(items=[_token(token) for token in context.store.accounts.tokens_of(sandbox.id)])
 
 
 @router.post("/v1/sandboxes/{sandbox}/tokens", status_code=201)

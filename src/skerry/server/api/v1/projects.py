@@ -73,7 +73,7 @@ async def list_(context: Ctx, who: Who) -> ProjectList:
 @router.post("/v1/projects", status_code=201)
 async def create(request: Request, context: Ctx, who: Who, me: Me, body: NameProject) -> ProjectModel:
     """Make a project that you own."""
-    if any(project.name == body.name for project, _ in context.store.projects.of_user(me.id)):
+    if any(project.name == body.name for project in context.store.accounts.projects_of(me.id)):
         raise Conflict(f"you have a project {body.name!r} already")
     made = await context.store.projects.add(body.name, me.id)
     note_made(request, "project", made.id, made.name)
@@ -89,7 +89,7 @@ async def show(context: Ctx, who: Who, project: InProject) -> ProjectModel:
 async def rename(context: Ctx, who: Who, project: InProject, body: NameProject) -> ProjectModel:
     """Rename a project."""
     await context.store.projects.rename(project.id, body.name)
-    return _model(context, who, context.store.projects.get(project.id) or project)
+    return _model(context, who, context.store.accounts.project(project.id) or project)
 
 
 @router.delete("/v1/projects/{project}", status_code=204)
@@ -98,9 +98,9 @@ async def remove(context: Ctx, project: InProject) -> None:
     if project.personal_of is not None:
         raise Conflict("a personal project is removed with its user")
     held = []
-    if isinstance(context.provider, Snapshots):
+    if any(isinstance(provider, Snapshots) for provider in context.providers.values()):
         held += [f"snapshot {info.id}" for _, info in await context.holdings.list_snapshots([project])]
-    if isinstance(context.provider, Volumes):
+    if any(isinstance(provider, Volumes) for provider in context.providers.values()):
         held += [f"volume {info.name}" for _, info in await context.holdings.list_volumes([project])]
     if held:
         raise Conflict(f"the project still has {', '.join(held[:5])}", hint="remove them first")
@@ -110,7 +110,7 @@ async def remove(context: Ctx, project: InProject) -> None:
 @router.get("/v1/projects/{project}/members")
 async def members(context: Ctx, project: InProject) -> MemberList:
     """List the members of a project, by name."""
-    found = context.store.projects.members(project.id)
+    found = context.store.accounts.members(project.id)
     return MemberList(items=[MemberModel(user=item.user_name, user_id=item.user_id, role=item.role) for item in found])
 
 
@@ -134,16 +134,16 @@ def _known(context: Context, who: Actor, asked: str) -> User:
     account, and make people members who have not told them their id.
     """
     if is_admin(who):
-        return context.store.users.find(asked)
+        return context.store.accounts.find_user(asked)
     hint = "ask them for their id, which `skerry whoami` shows them"
     missing = NotFound(f"you share no project with a user {asked[:100]!r}", hint=hint)
     try:
-        found = context.store.users.find(asked)
+        found = context.store.accounts.find_user(asked)
     except NotFound:
         raise missing from None
     if found.id == asked:
         return found
-    if who.user is None or not context.store.projects.share_one(who.user.id, found.id):
+    if who.user is None or not context.store.accounts.share_project(who.user.id, found.id):
         raise missing
     return found
 
@@ -152,7 +152,7 @@ def _known(context: Context, who: Actor, asked: str) -> User:
 async def remove_member(context: Ctx, project: InProject, user: str) -> None:
     """Remove a member. A project keeps at least one owner; a personal project keeps its user."""
     found = next(
-        (item for item in context.store.projects.members(project.id) if user in (item.user_id, item.user_name)), None
+        (item for item in context.store.accounts.members(project.id) if user in (item.user_id, item.user_name)), None
     )
     if found is None:
         raise NotFound(f"there is no member {user[:100]!r}")

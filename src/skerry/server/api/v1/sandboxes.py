@@ -77,7 +77,7 @@ async def list_sandboxes(
     projects = {item.id: item for item in context.projects(who, project)}
     unclaimed = context.sees_unclaimed(who, project)
     owner_of = context.sandboxes.owner
-    seen = [info for info in await context.provider.list() if unclaimed or owner_of(info) in projects]
+    seen = [info for info in await context.sandboxes.all() if unclaimed or owner_of(info) in projects]
     metadata, labels = _pairs(request, "metadata."), _pairs(request, "label.")
     page = select_sandboxes(seen, state=state, metadata=metadata, labels=labels, limit=limit, cursor=cursor)
     items = []
@@ -127,7 +127,7 @@ async def destroy(
         try:
             await (await sandbox.use()).destroy(graceful=graceful, timeout=timeout)
         except Corrupted:  # with nothing left to talk to
-            await context.provider.destroy(sandbox.id)
+            await context.provider_of(sandbox).destroy(sandbox.id)
     return Response(status_code=204)
 
 

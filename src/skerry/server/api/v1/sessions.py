@@ -70,9 +70,9 @@ def describe(context: Context, actor: Actor, user: User) -> SessionModel:
                 id=project.id,
                 name=project.name,
                 personal=project.personal_of == user.id,
-                role=context.store.projects.role(project.id, user.id),
+                role=context.store.accounts.role(project.id, user.id),
             )
-            for project in visible(context.store, actor)
+            for project in visible(context.store.accounts, actor)
         ],
     )
 
@@ -93,7 +93,7 @@ async def sign_in(context: Ctx, who: Who, body: SignIn, response: Response) -> S
     user = await _authenticate(context, body)
     if user is None:
         # A name that nobody has is not recorded: it may be a password in the wrong field.
-        known = body.name is not None and context.store.users.password(body.name) is not None
+        known = body.name is not None and await context.store.users.password(body.name) is not None
         subject = Subject(parts=(f"user {body.name}" if known else "link" if body.name is None else "nobody",))
         await context.audit(who, Action.OPEN, subject, operation="sign in", outcome="UNAUTHENTICATED")
         raise Unauthenticated("the name, the password or the link is wrong", hint="a link works once")
@@ -118,7 +118,7 @@ async def _authenticate(context: Context, body: SignIn) -> User | None:
         return await context.store.users.use_link(digest(body.link.get_secret_value()))
     if body.name is None or body.password is None or body.link is not None:
         raise InvalidArgument("give a name and a password, or a link")
-    found = context.store.users.password(body.name)
+    found = await context.store.users.password(body.name)
     stored, user = found if found is not None else (None, None)
     if not await context.passwords.verify(stored, body.password.get_secret_value()):
         return None
@@ -150,7 +150,7 @@ async def change_password(context: Ctx, who: Who, me: Me, body: NewPassword) -> 
     """Set your password; the old one is needed if there is one. All sessions end."""
     if wait := context.sign_ins.take(f"password:{me.id}"):
         raise RateLimited("too many attempts to change the password", retry_after=wait)
-    stored, _ = context.store.users.password(me.name) or (None, me)
+    stored, _ = await context.store.users.password(me.name) or (None, me)
     old = "" if body.old is None else body.old.get_secret_value()
     if stored is not None and not await context.passwords.verify(stored, old):
         raise Unauthenticated("the old password is wrong")

@@ -107,9 +107,9 @@ async def _checked(
 ) -> tuple[str, AsyncFiles]:
     """The path with all its bytes, and the files. Raises Unauthenticated, also if the maker may no longer do this."""
     exact = exact_query(request, "path") or path
-    key = context.store.keys.get(by)
+    key = context.store.accounts.key(by)
     maker = Actor(
-        user=context.store.users.get(by if key is None else key.user_id),
+        user=context.store.accounts.user(by if key is None else key.user_id),
         key=key,
         credential="signed url",
         address=who.address,
@@ -129,7 +129,7 @@ async def _checked(
             signature=signature,
             now=time.time(),
         )
-        if located is None or not still_good(context.store, maker):
+        if located is None or not still_good(context.store.accounts, maker):
             raise Unauthenticated(signed_urls.REFUSED, hint=signed_urls.HINT)
         if not context.allows(maker, NEEDS[method], subject):
             raise Unauthenticated(signed_urls.REFUSED, hint=signed_urls.HINT)

@@ -43,7 +43,7 @@ async def create(
     if name is not None and sandbox.project is not None:
         name = names.inner(sandbox.project, name)
     info = await while_there(request, box.snapshots.create(name, description=wanted.description))
-    await context.holdings.note_snapshot(sandbox.project, info)
+    await context.holdings.note_snapshot(sandbox.project, sandbox.provider, info)
     note_made(request, "snapshot", info.id, names.outer(sandbox.project, info.name))
     return answer(names.outer_snapshot(sandbox.project, info), 201)
 
@@ -97,7 +97,7 @@ async def show(snapshot: Snapshot) -> Response:
 @router.delete("/v1/snapshots/{snapshot}", slots=CHANGES, **op("Remove a snapshot", status=204))
 async def delete(context: Ctx, snapshot: Snapshot) -> Response:
     """Snapshots taken after it get its parent. Sandboxes made from it stay as they are."""
-    await context.holdings.snapshots.delete_snapshot(snapshot.id)
+    await context.holdings.snapshots(snapshot).delete_snapshot(snapshot.id)
     await context.leases.release("snapshot", snapshot.id)
-    await context.store.belongings.gone("snapshot", [snapshot.id])
+    await context.store.ownership.gone("snapshot", [snapshot.id])
     return Response(status_code=204)

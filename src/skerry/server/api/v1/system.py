@@ -34,7 +34,7 @@ async def health(context: Ctx) -> Health:
 @router.get("/metrics", response_class=PlainTextResponse)
 async def metrics(context: Ctx) -> PlainTextResponse:
     """Get counters and gauges for Prometheus."""
-    gauges = {"sandboxes": float(len(context.store.belongings.there("sandbox")))}
+    gauges = {"sandboxes": float(len(context.store.accounts.all_owned("sandbox")))}
     return PlainTextResponse(context.metrics.text(gauges), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
@@ -43,7 +43,7 @@ async def show(context: Ctx) -> ServerInfo:
     """Get what this server is and can do."""
     return ServerInfo(
         version=version("skerry"),
-        provider=context.provider.name,
-        capabilities=sorted(capabilities(context.provider)),
+        provider=context.providers.default.name,
+        capabilities=sorted(capabilities(context.providers.default)),
         url=context.settings.url,
     )

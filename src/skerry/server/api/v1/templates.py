@@ -39,12 +39,12 @@ LINES = (
 @router.get("/v1/templates", **op("List templates", Model, listed=True))
 async def list_templates(context: Ctx) -> Response:
     """List the templates that come with Skerry, built or not, and those built here, by name."""
-    return answer({"items": await AsyncTemplates(context.provider).list(), "cursor": None})
+    return answer({"items": await AsyncTemplates(context.providers.default).list(), "cursor": None})
 
 
 @router.get("/v1/templates/{template}", **op("Get a template", Model))
 async def show(context: Ctx, template: Name) -> Response:
-    return answer(await AsyncTemplates(context.provider).show(template))
+    return answer(await AsyncTemplates(context.providers.default).show(template))
 
 
 @router.post("/v1/templates", **op("Build a template", Model, also={NDJSON: LINES, SSE: LINES}))
@@ -66,7 +66,7 @@ async def build(request: Request, context: Ctx, who: Who, about: About, body: mo
 
     async def make(on_log: Callable[[str], object] | None, on_progress: ProgressCallback | None) -> dict[str, Any]:
         async with _named(context, who, about, title, aliases):
-            info = await AsyncTemplates(context.provider).build(
+            info = await AsyncTemplates(context.providers.default).build(
                 wanted,
                 image=body.image,
                 name=body.name,
@@ -124,14 +124,18 @@ async def _named(
 
 async def _claim(context: Context, who: Who, title: str, before: Collection[str] = ()) -> bool:
     """Whether the name is the actor's now. `before` are aliases of the template that the actor replaces."""
-    noted = context.store.belongings.get("template", title)
-    if (noted is None or noted.gone) and title not in before and title in await _built(context):
+    if (
+        context.store.accounts.owned("template", title) is None
+        and title not in before
+        and title in await _built(context)
+    ):
         return False  # built by an administrator, or not through this server
-    subject, mine = locate(context.store, who, None)
+    subject, mine = locate(context.store.accounts, who, None)
     if mine is None or not context.allows(who, Action.SANDBOX_WRITE, subject):
         return False
-    item = Belonging(kind="template", id=title, project_id=mine.id, name=title)
-    owner = context.store.projects.get((await context.store.belongings.claim(item)).project_id or "")
+    provider = context.providers.default.name
+    item = Belonging(kind="template", id=title, provider=provider, project_id=mine.id, name=title)
+    owner = context.store.accounts.project((await context.store.ownership.claim(item)).project_id)
     return owner is not None and context.allows(who, Action.SANDBOX_WRITE, Subject(on="project", project=owner))
 
 
@@ -139,14 +143,14 @@ async def _release(context: Context, who: Actor, name: str) -> None:
     """Free a name under which nothing is built any more; a name of others stays theirs."""
     if name in await _built(context):
         return
-    noted = context.store.belongings.get("template", name)
-    owner = None if noted is None else context.store.projects.get(noted.project_id or "")
+    noted = context.store.accounts.owned("template", name)
+    owner = None if noted is None else context.store.accounts.project(noted.project_id)
     if owner is None or context.allows(who, Action.SANDBOX_WRITE, Subject(on="project", project=owner)):
-        await context.store.belongings.gone("template", [name])
+        await context.store.ownership.gone("template", [name])
 
 
 async def _all_built(context: Context) -> Sequence[BuiltTemplate]:
-    return await offering(context.provider).list_templates()
+    return await offering(context.providers.default).list_templates()
 
 
 async def _aliases(context: Context, title: str) -> set[str]:
@@ -162,7 +166,7 @@ async def _built(context: Context) -> set[str]:
 @router.delete("/v1/templates/{template}", slots=CHANGES, **op("Remove a built template", status=204))
 async def remove(context: Ctx, who: Who, template: Name) -> Response:
     """Answers CONFLICT while a sandbox, a snapshot or another template needs it."""
-    templates, names = AsyncTemplates(context.provider), {template.partition(":")[0]}
+    templates, names = AsyncTemplates(context.providers.default), {template.partition(":")[0]}
     try:
         title = (await templates.show(template)).name
         names |= {title} | await _aliases(context, title)

@@ -73,7 +73,7 @@ def model(user: User) -> UserModel:
 @router.get("/v1/users")
 async def list_(context: Ctx) -> UserList:
     """List all users, by name."""
-    return UserList(items=[model(user) for user in context.store.users.list()])
+    return UserList(items=[model(user) for user in context.store.accounts.users()])
 
 
 @router.post("/v1/users", status_code=201)
@@ -88,27 +88,27 @@ async def create(request: Request, context: Ctx, body: CreateUser) -> UserModel:
 @router.get("/v1/users/{user}")
 async def show(context: Ctx, user: str) -> UserModel:
     """Get a user, by id or name."""
-    return model(context.store.users.find(user))
+    return model(context.store.accounts.find_user(user))
 
 
 @router.patch("/v1/users/{user}")
 async def change(context: Ctx, user: str, body: ChangeUser) -> UserModel:
     """Change the given fields. A new password or disabling ends all sessions; a disabled user's keys do not work."""
-    found = context.store.users.find(user)
+    found = context.store.accounts.find_user(user)
     stored = None if body.password is None else await context.passwords.hash(body.password.get_secret_value())
     await context.store.users.change(found.id, password=stored, admin=body.admin, disabled=body.disabled)
-    return model(context.store.users.find(found.id))
+    return model(context.store.accounts.find_user(found.id))
 
 
 @router.delete("/v1/users/{user}", status_code=204)
 async def remove(context: Ctx, user: str) -> None:
     """Remove a user with keys, sessions and memberships. What is in the personal project stays, for administrators."""
-    await context.store.users.remove(context.store.users.find(user).id)
+    await context.store.users.remove(context.store.accounts.find_user(user).id)
 
 
 @router.post("/v1/users/{user}/link", status_code=201)
 async def link(context: Ctx, user: str, body: CreateLink) -> Link:
     """Make a link that signs this user in, once."""
-    found, text = context.store.users.find(user), secrets.token_urlsafe(32)
+    found, text = context.store.accounts.find_user(user), secrets.token_urlsafe(32)
     await context.store.users.add_link(found.id, digest(text), lifetime=body.lifetime)
     return Link(url=f"{context.settings.url}/sign-in#{text}", expires_at=time.time() + body.lifetime)

@@ -22,7 +22,7 @@ Model = mirrored(VolumeInfo)
 @router.post("/v1/volumes", slots=CHANGES, **op("Make an empty volume", Model, status=201))
 async def create(request: Request, context: Ctx, project: InProject, body: models.VolumeCreate) -> Response:
     """The volume belongs to the project. Its sandboxes mount it with `volumes` when they are made."""
-    made = await AsyncVolumes(context.provider).create(
+    made = await AsyncVolumes(context.providers.default).create(
         names.inner(project, body.name), size=body.size, temporary=body.temporary, encrypted=body.encrypted
     )
     note_made(request, "volume", body.name)
@@ -45,5 +45,5 @@ async def show(volume: Volume) -> Response:
 @router.delete("/v1/volumes/{volume}", slots=CHANGES, **op("Remove a volume with everything in it", status=204))
 async def delete(context: Ctx, volume: Volume) -> Response:
     """Answers CONFLICT while a sandbox has it, running or not."""
-    await context.holdings.volumes.delete_volume(volume.inner)
+    await context.holdings.volumes(volume).delete_volume(volume.inner)
     return Response(status_code=204)

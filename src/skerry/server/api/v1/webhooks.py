@@ -64,13 +64,13 @@ def _model(webhook: Webhook) -> WebhookModel:
 
 @router.get("/v1/projects/{project}/webhooks")
 async def list_(context: Ctx, project: InProject) -> WebhookList:
-    return WebhookList(items=[_model(webhook) for webhook in context.store.webhooks.of_project(project.id)])
+    return WebhookList(items=[_model(webhook) for webhook in await context.store.webhooks.of_project(project.id)])
 
 
 @router.post("/v1/projects/{project}/webhooks", status_code=201)
 async def create(request: Request, context: Ctx, who: Who, project: InProject, body: CreateWebhook) -> NewWebhook:
     """Send the project's events from now on to an address, each as a signed POST."""
-    if len(context.store.webhooks.of_project(project.id)) >= MOST:
+    if len(await context.store.webhooks.of_project(project.id)) >= MOST:
         raise QuotaExceeded(f"a project has at most {MOST} webhooks")
     secret = f"whsec_{secrets.token_urlsafe(32)}"
     made = await context.store.webhooks.add(
@@ -79,7 +79,7 @@ async def create(request: Request, context: Ctx, who: Who, project: InProject, b
         secret,
         tuple(body.types),
         created_by=who.name,
-        since=context.store.events.last(),
+        since=await context.store.events.last(),
     )
     note_made(request, "webhook", made.id)
     return NewWebhook(**_model(made).model_dump(), secret=secret)

@@ -19,6 +19,7 @@ from skerry.core import (
     SkerryWarning,
     State,
     Unauthenticated,
+    new_sandbox_id,
 )
 from skerry.sdk import AsyncSandbox
 from skerry.testing.cases.base import Conformance, Fresh
@@ -130,7 +131,7 @@ class PortableConformance(Conformance):
         assert isinstance(provider, Portable)
         target = io.BytesIO()
         with pytest.raises(SandboxNotFound):
-            await provider.export_state("sb-0000000000", target, key=None, on_progress=None)
+            await provider.export_state(new_sandbox_id(), target, key=None, on_progress=None)
         assert target.getvalue() == b""
 
 
@@ -177,7 +178,7 @@ class ArchivableConformance(Conformance):
         assert isinstance(provider, Archivable)
         for call in (provider.archive, provider.unarchive):
             with pytest.raises(SandboxNotFound):
-                await call("sb-0000000000")
+                await call(new_sandbox_id())
 
     async def test_destroyed_it_is_gone(self, fresh: Fresh, provider: Provider) -> None:
         """A destroyed sandbox takes its archive with it."""

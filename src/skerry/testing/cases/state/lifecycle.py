@@ -20,6 +20,7 @@ from skerry.core import (
     State,
     TemplateNotFound,
     Unsupported,
+    new_sandbox_id,
 )
 from skerry.sdk import AsyncSandbox
 from skerry.testing.cases.base import Conformance, Fresh, until
@@ -105,7 +106,7 @@ class LifecycleConformance(Conformance):
         """An unknown id is a specific error, never an empty sandbox."""
         for call in (AsyncSandbox.get, AsyncSandbox.find, AsyncSandbox.connect):
             with pytest.raises(SandboxNotFound):
-                await call("sb-0000000000", provider=provider)
+                await call(new_sandbox_id(), provider=provider)
             with pytest.raises(SandboxNotFound):
                 await call("no-such-name", provider=provider)
 
@@ -138,7 +139,7 @@ class LifecycleConformance(Conformance):
     async def test_a_bad_name_is_refused_before_anything_is_made(self, provider: Provider, attempt: Fresh) -> None:
         """Names with slashes, blanks or the shape of an id are InvalidArgument."""
         before = {info.id for info in await provider.list()}
-        for name in ("", "a/b", "../x", "two words", "UPPER", "sb-0123456789", "x" * 64):
+        for name in ("", "a/b", "../x", "two words", "UPPER", new_sandbox_id(), "x" * 64):
             with pytest.raises(InvalidArgument):
                 await attempt(name=name)
         assert {info.id for info in await provider.list()} == before
@@ -162,7 +163,7 @@ class LifecycleConformance(Conformance):
         await sandbox.destroy()
         await sandbox.destroy()
         await provider.destroy(sandbox.id)
-        await provider.destroy("sb-0000000000")
+        await provider.destroy(new_sandbox_id())
 
     async def test_destroy_does_not_wait_for_what_runs(self, fresh: Fresh) -> None:
         """vndee/llm-sandbox#146: work that ignores every polite signal must not hold up its sandbox's end."""
@@ -346,11 +347,11 @@ class ListingConformance(Conformance):
     async def test_events_and_usage_of_nobody_are_not_found(self, provider: Provider) -> None:
         """An unknown sandbox has no usage of zero and no empty history."""
         with pytest.raises(SandboxNotFound):
-            await provider.events("sb-0000000000")
+            await provider.events(new_sandbox_id())
         with pytest.raises(SandboxNotFound):
-            await provider.usage("sb-0000000000")
+            await provider.usage(new_sandbox_id())
         with pytest.raises(SandboxNotFound):
-            await provider.dial("sb-0000000000")
+            await provider.dial(new_sandbox_id())
 
     async def test_usage_is_measured(self, sandbox: AsyncSandbox) -> None:
         """daytonaio/daytona#2553: what a sandbox uses can be asked; work shows in it."""

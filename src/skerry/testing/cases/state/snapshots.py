@@ -7,7 +7,17 @@ from typing import Any
 import anyio
 import pytest
 
-from skerry.core import Conflict, InvalidArgument, Provider, SandboxNotFound, SnapshotInfo, SnapshotNotFound, State
+from skerry.core import (
+    SNAPSHOT,
+    Conflict,
+    InvalidArgument,
+    Provider,
+    SandboxNotFound,
+    SnapshotInfo,
+    SnapshotNotFound,
+    State,
+    new_snapshot_id,
+)
 from skerry.sdk import AsyncForkResult, AsyncSandbox, AsyncSnapshots
 from skerry.testing.cases.base import Conformance, Fresh, alive
 from skerry.testing.cases.state.lifecycle import unique
@@ -109,7 +119,7 @@ class SnapshotsConformance(Conformance):
 
     async def test_unknown_snapshots_raise(self, sandbox: AsyncSandbox, attempt: Fresh) -> None:
         """computesdk/computesdk#741: they are errors, and nothing is made or changed in their place."""
-        for unknown in ("sn-nothing222", "no-such-name", "../escape"):
+        for unknown in (new_snapshot_id(), "no-such-name", "../escape"):
             for call in (sandbox.snapshots.get, sandbox.snapshots.restore, sandbox.snapshots.delete):
                 with pytest.raises(SnapshotNotFound):
                     await call(unknown)
@@ -117,7 +127,7 @@ class SnapshotsConformance(Conformance):
                 await attempt(snapshot=unknown)
         assert (await sandbox.exec("true")).ok
 
-    @pytest.mark.parametrize("name", ["", "Upper", "sn-taken", "a/b", "x" * 64, 7])
+    @pytest.mark.parametrize("name", ["", "Upper", f"{SNAPSHOT}taken", "a/b", "x" * 64, 7])
     async def test_what_can_be_no_name_is_refused(self, sandbox: AsyncSandbox, name: Any) -> None:
         """An impossible name is refused before anything is done."""
         with pytest.raises(InvalidArgument):

@@ -17,6 +17,7 @@ from skerry.core import (
     SandboxStopped,
     State,
     Stoppable,
+    new_sandbox_id,
 )
 from skerry.sdk import AsyncSandbox
 from skerry.testing.cases.base import Conformance, Fresh, until
@@ -243,9 +244,9 @@ class StoppingConformance(Conformance):
         """An unknown sandbox is neither stopped nor started."""
         assert isinstance(provider, Stoppable)
         with pytest.raises(SandboxNotFound):
-            await provider.stop("sb-0000000000", grace=0)
+            await provider.stop(new_sandbox_id(), grace=0)
         with pytest.raises(SandboxNotFound):
-            await provider.start("sb-0000000000")
+            await provider.start(new_sandbox_id())
 
 
 class PausingConformance(Conformance):

@@ -4,42 +4,21 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from dataclasses import dataclass
 
-from skerry.core import Conflict, NotFound
-from skerry.server.access.secrets import new_id, new_slug
-from skerry.server.store.database import Database
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class User:
-    id: str
-    name: str
-    admin: bool
-    disabled: bool
-    created_at: float
-    has_password: bool
+from skerry.core import PROJECT, USER, Conflict, new_id, new_slug
+from skerry.server.store import contract
+from skerry.server.store.records import User
+from skerry.server.store.sqlite.database import Database
+from skerry.server.store.sqlite.rows import user
 
 
-def _user(row: sqlite3.Row) -> User:
-    return User(
-        id=row["id"],
-        name=row["name"],
-        admin=bool(row["admin"]),
-        disabled=bool(row["disabled"]),
-        created_at=row["created_at"],
-        has_password=row["password"] is not None,
-    )
-
-
-class Users:
+class Users(contract.Users):
     def __init__(self, db: Database) -> None:
         self._db = db
 
     async def add(self, name: str, *, password: str | None = None, admin: bool = False) -> User:
-        """A user with a personal project; `password` is already hashed. Raises Conflict for a taken name."""
-        user = User(
-            id=new_id("us"),
+        made = User(
+            id=new_id(USER),
             name=name,
             admin=admin,
             disabled=False,
@@ -48,49 +27,29 @@ class Users:
         )
 
         def work(db: sqlite3.Connection) -> None:
+            if db.execute("SELECT 1 FROM users WHERE name = ?", (name,)).fetchone():
+                raise Conflict(f"the name {name!r} is taken by another user")
             db.execute(
                 "INSERT INTO users (id, name, password, admin, created_at) VALUES (?, ?, ?, ?, ?)",
-                (user.id, name, password, admin, user.created_at),
+                (made.id, name, password, admin, made.created_at),
             )
-            project = new_id("pj")
+            project = new_id(PROJECT)
             db.execute(
                 "INSERT INTO projects (id, slug, name, personal_of, created_at) VALUES (?, ?, ?, ?, ?)",
-                (project, new_slug(), name, user.id, user.created_at),
+                (project, new_slug(), name, made.id, made.created_at),
             )
-            db.execute("INSERT INTO members VALUES (?, ?, 'owner')", (project, user.id))
+            db.execute("INSERT INTO members VALUES (?, ?, 'owner')", (project, made.id))
 
-        try:
-            await self._db.write(work)
-        except sqlite3.IntegrityError:
-            raise Conflict(f"the name {name!r} is taken by another user") from None
-        return user
+        await self._db.write(work)
+        return made
 
-    def get(self, id: str) -> User | None:
-        row = self._db.row("SELECT * FROM users WHERE id = ?", id)
-        return None if row is None else _user(row)
-
-    def find(self, id_or_name: str) -> User:
-        """Raises NotFound."""
-        row = self._db.row("SELECT * FROM users WHERE id = ?1 OR name = ?1", id_or_name)
-        if row is None:
-            raise NotFound(f"there is no user {id_or_name!r}")
-        return _user(row)
-
-    def list(self) -> list[User]:
-        return [_user(row) for row in self._db.rows("SELECT * FROM users ORDER BY name")]
-
-    def password(self, name: str) -> tuple[str | None, User] | None:
-        """The stored hash of a user's password."""
-        row = self._db.row("SELECT * FROM users WHERE name = ?", name)
-        return None if row is None else (row["password"], _user(row))
+    async def password(self, name: str) -> tuple[str | None, User] | None:
+        row = await self._db.row("SELECT * FROM users WHERE name = ?", name)
+        return None if row is None else (row["password"], user(row))
 
     async def change(
         self, id: str, *, password: str | None = None, admin: bool | None = None, disabled: bool | None = None
     ) -> None:
-        """Change the given fields. A new password, or being disabled, ends the user's sessions.
-
-        Raises Conflict if no administrator would be left.
-        """
 
         def work(db: sqlite3.Connection) -> None:
             if password is not None:
@@ -107,10 +66,6 @@ class Users:
         await self._db.write(work)
 
     async def remove(self, id: str) -> None:
-        """Remove a user with keys, sessions and memberships; the personal project stays, for administrators.
-
-        Raises Conflict if no administrator would be left.
-        """
 
         def work(db: sqlite3.Connection) -> None:
             db.execute("DELETE FROM users WHERE id = ?", (id,))
@@ -127,24 +82,14 @@ class Users:
 
         await self._db.write(work)
 
-    def session(self, hash: bytes) -> tuple[User, float] | None:
-        """The user of a session and when it ends; None if there is no valid one."""
-        row = self._db.row(
-            "SELECT users.*, expires_at FROM sessions JOIN users ON users.id = user_id"
-            " WHERE hash = ? AND expires_at > ? AND NOT disabled",
-            hash,
-            time.time(),
-        )
-        return None if row is None else (_user(row), row["expires_at"])
-
     async def extend_session(self, hash: bytes, expires_at: float) -> None:
         await self._db.execute("UPDATE sessions SET expires_at = ? WHERE hash = ?", expires_at, hash)
 
     async def end_session(self, hash: bytes) -> None:
         await self._db.execute("DELETE FROM sessions WHERE hash = ?", hash)
 
-    async def end_sessions(self, user_id: str) -> int:
-        return await self._db.execute("DELETE FROM sessions WHERE user_id = ?", user_id)
+    async def end_sessions(self, user_id: str) -> None:
+        await self._db.execute("DELETE FROM sessions WHERE user_id = ?", user_id)
 
     async def add_link(self, user_id: str, hash: bytes, *, lifetime: float) -> None:
         now = time.time()
@@ -156,7 +101,6 @@ class Users:
         await self._db.write(work)
 
     async def use_link(self, hash: bytes) -> User | None:
-        """The user of a link. Uses the link up."""
         now = time.time()
 
         def work(db: sqlite3.Connection) -> User | None:
@@ -166,7 +110,7 @@ class Users:
                 (hash, now),
             ).fetchone()
             db.execute("DELETE FROM sign_in_links WHERE hash = ?", (hash,))
-            return None if row is None else _user(row)
+            return None if row is None else user(row)
 
         return await self._db.write(work)
 

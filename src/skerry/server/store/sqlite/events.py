@@ -6,20 +6,11 @@ import json
 import sqlite3
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from skerry.core import Event
-from skerry.server.store.database import Database
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StoredEvent:
-    seq: int
-    sandbox_id: str
-    project_id: str | None
-    type: str
-    time: float
-    data: dict[str, str]
+from skerry.server.store import contract
+from skerry.server.store.records import StoredEvent
+from skerry.server.store.sqlite.database import Database
 
 
 def _event(row: sqlite3.Row) -> StoredEvent:
@@ -33,12 +24,11 @@ def _event(row: sqlite3.Row) -> StoredEvent:
     )
 
 
-class Events:
+class Events(contract.Events):
     def __init__(self, db: Database) -> None:
         self._db = db
 
     async def add(self, project_id: str | None, events: Iterable[Event]) -> int:
-        """Store the events that are not stored yet; returns how many."""
         rows = [
             (event.sandbox_id, project_id, event.cursor, event.type, event.time, json.dumps(event.data))
             for event in events
@@ -60,27 +50,23 @@ class Events:
 
         return await self._db.write(work) if rows else 0
 
-    def cursor(self, sandbox_id: str) -> int:
-        """The provider's cursor of the last event that was stored, even if it is pruned since."""
-        row = self._db.row("SELECT cursor FROM event_cursors WHERE sandbox_id = ?", sandbox_id)
+    async def cursor(self, sandbox_id: str) -> int:
+        row = await self._db.row("SELECT cursor FROM event_cursors WHERE sandbox_id = ?", sandbox_id)
         return 0 if row is None else int(row["cursor"])
 
-    def of_sandbox(self, sandbox_id: str) -> StoredEvent | None:
-        """The last event of a sandbox."""
-        row = self._db.row("SELECT * FROM events WHERE sandbox_id = ? ORDER BY cursor DESC LIMIT 1", sandbox_id)
+    async def of_sandbox(self, sandbox_id: str) -> StoredEvent | None:
+        row = await self._db.row("SELECT * FROM events WHERE sandbox_id = ? ORDER BY cursor DESC LIMIT 1", sandbox_id)
         return None if row is None else _event(row)
 
-    def first(self) -> int:
-        """The lowest `seq` that is kept; if none is, that of the next event."""
-        row = self._db.row("SELECT min(seq) AS seq FROM events")
-        return self.last() + 1 if row is None or row["seq"] is None else int(row["seq"])
+    async def first(self) -> int:
+        row = await self._db.row("SELECT min(seq) AS seq FROM events")
+        return await self.last() + 1 if row is None or row["seq"] is None else int(row["seq"])
 
-    def last(self) -> int:
-        """The highest `seq` there ever was; pruning does not lower it."""
-        row = self._db.row("SELECT seq FROM sqlite_sequence WHERE name = 'events'")
+    async def last(self) -> int:
+        row = await self._db.row("SELECT seq FROM sqlite_sequence WHERE name = 'events'")
         return 0 if row is None else int(row["seq"])
 
-    def after(
+    async def after(
         self,
         seq: int,
         *,
@@ -89,7 +75,6 @@ class Events:
         types: Sequence[str] = (),
         limit: int = 100,
     ) -> list[StoredEvent]:
-        """The events above `seq`: of some projects (None: of all), of one sandbox, of some types."""
         where, values = ["seq > ?"], [seq]
         for column, wanted in (("project_id", projects), ("type", types or None)):
             if wanted is not None:
@@ -99,7 +84,7 @@ class Events:
             where.append("sandbox_id = ?")
             values.append(sandbox_id)  # type: ignore[arg-type]
         sql = f"SELECT * FROM events WHERE {' AND '.join(where)} ORDER BY seq LIMIT ?"
-        return [_event(row) for row in self._db.rows(sql, *values, limit)]
+        return [_event(row) for row in await self._db.rows(sql, *values, limit)]
 
     async def prune(self, kept: float) -> int:
         before = time.time() - kept
