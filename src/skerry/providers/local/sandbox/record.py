@@ -8,10 +8,11 @@ import json
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
+from skerry._model import Model
 from skerry.core import (
     Corrupted,
     ErrorType,
@@ -33,8 +34,7 @@ VERSION = 3
 READS = (2, VERSION)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Record:
+class Record(Model):
     """What Skerry knows of a sandbox. Only the holder of its lock writes it."""
 
     id: str

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from skerry._model import Model
 from skerry.core import BuiltTemplate, Corrupted, Resources, Script, TemplateNotFound, resolve_built
 from skerry.providers.local.sandbox.folders import Store
 from skerry.providers.local.storage import common_layer, host_layer
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Base:
+class Base(Model):
     """What a new sandbox begins with."""
 
     template: str

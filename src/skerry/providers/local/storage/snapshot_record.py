@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
+from skerry._model import Model
 from skerry.core import Corrupted, NewerVersion, SnapshotInfo, SnapshotKind, replace_file
 from skerry.providers.local.host import ProcessId
 from skerry.providers.local.sandbox.record import check_version, plain, process
@@ -14,8 +15,7 @@ from skerry.providers.local.sandbox.record import check_version, plain, process
 VERSION = 1
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Kept:
+class Kept(Model):
     """What Skerry knows of a snapshot. Only the holder of the lock of all snapshots writes it."""
 
     id: str

@@ -18,9 +18,9 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from skerry._model import Model
 from skerry.core import (
     NAME,
     RESERVED,
@@ -50,8 +50,7 @@ USER = 1000
 """The owner, in every sandbox, of a new volume and of a directory made for a subpath."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Volume:
+class Volume(Model):
     """A volume's record."""
 
     name: str
