@@ -21,7 +21,7 @@ class _Fields:
         made: Any = dataclasses.make_dataclass(
             cls.__name__,
             [(name, cls._notes[name], _field(default)) for name, default in cls._defaults.items()],
-            namespace={"__doc__": ""},  # without one, it would make the text of a signature
+            namespace={"__doc__": cls.__name__},  # without one, it would make the text of a signature
             init=False,
             repr=False,
             eq=False,

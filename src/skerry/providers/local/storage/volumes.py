@@ -27,6 +27,7 @@ from skerry.core import (
     Conflict,
     Corrupted,
     FileMissing,
+    InvalidArgument,
     NewerVersion,
     NotADirectory,
     SandboxNotFound,
@@ -36,6 +37,9 @@ from skerry.core import (
     VolumeNotFound,
     check_mounts,
     check_volume_name,
+    from_plain,
+    load_json,
+    plain,
     replace_file,
 )
 from skerry.providers.local.home import Home
@@ -212,17 +216,17 @@ class Volumes:
                 yield entry.name.removesuffix(".json")
 
     def _write(self, volume: Volume) -> None:
-        replace_file(self._record(volume.name), json.dumps(dataclasses.asdict(volume)).encode(), flush=True)
+        replace_file(self._record(volume.name), json.dumps(volume, default=plain).encode(), flush=True)
 
     def _read(self, name: str) -> Volume:
         """Raises VolumeNotFound, Corrupted."""
         if not NAME.fullmatch(name):
             raise _not_found(name)
         try:
-            return Volume(**json.loads(self._record(name).read_bytes()))
+            return from_plain(Volume, load_json(self._record(name).read_bytes()))
         except FileNotFoundError:
             raise _not_found(name) from None
-        except (ValueError, TypeError) as error:
+        except InvalidArgument as error:
             raise Corrupted(
                 f"the record of volume {name!r} is damaged ({error})",
                 hint=f"its files are in {self._home.storage.volumes / name}; `skerry volume rm {name}` removes it",
