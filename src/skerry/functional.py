@@ -6,9 +6,9 @@ They block, and return the same objects as `Sandbox.create`, so both styles mix.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Unpack
 
+from skerry._model import Model
 from skerry.core import CodeResult, ExecResult, Provider, SandboxInfo, SnapshotInfo, VolumeInfo, registry
 from skerry.http import Api, Login, find_login
 from skerry.sdk import (
@@ -23,8 +23,7 @@ from skerry.sdk import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class SandboxClient:
+class SandboxClient(Model, kw_only=False):
     """Where sandboxes are made. `api` is the low-level HTTP client of a server."""
 
     provider: Provider

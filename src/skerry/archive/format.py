@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from datetime import UTC, datetime
 from typing import TypeAlias
 
+from skerry._model import Model
 from skerry.core import (
     Corrupted,
     InvalidArgument,
@@ -25,8 +26,7 @@ MAX_LAYERS = 128
 MAX_NAME = 255
 
 
-@dataclass(frozen=True, slots=True)
-class Manifest:
+class Manifest(Model, kw_only=False):
     """What an archive says about itself; `data` is what the caller of `write_archive` gave."""
 
     kind: str
@@ -35,8 +35,7 @@ class Manifest:
     data: dict[str, JSON]
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Model, kw_only=False):
     """What an incoming archive may cost at most."""
 
     max_bytes: int | None = None
@@ -46,8 +45,7 @@ class Limits:
     """The largest user and group id: a sandbox has no others."""
 
 
-@dataclass(frozen=True, slots=True)
-class Totals:
+class Totals(Model, kw_only=False):
     """What an archive holds; `sha256` is over the hashes of all entries, so it stands for the whole content."""
 
     entries: int
@@ -66,8 +64,7 @@ class Totals:
     sha256: str
 
 
-@dataclass(frozen=True, slots=True)
-class ArchiveInfo(Totals):
+class ArchiveInfo(Totals, kw_only=False):
     """What `write_archive` wrote."""
 
     bytes_written: int

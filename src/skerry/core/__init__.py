@@ -101,7 +101,7 @@ if TYPE_CHECKING:
         new_slug,
         new_snapshot_id,
     )
-    from skerry.core.json import dump_json, from_plain, load_json
+    from skerry.core.json import dump_json, from_plain, load_json, plain, read_record
     from skerry.core.models import (
         BuiltTemplate,
         Changes,
@@ -146,7 +146,7 @@ if TYPE_CHECKING:
         check_volume_name,
         plain_name,
     )
-    from skerry.core.problems import CONTENT_TYPE, from_problem, to_problem
+    from skerry.core.problems import CONTENT_TYPE, from_problem, result_from_json, to_problem
     from skerry.core.template_names import IMAGES, nearest, resolve_built, stem
     from skerry.core.threads import in_thread
 
@@ -164,10 +164,10 @@ __getattr__, __dir__ = lazy(
         "errors": "AlreadyExists CommandFailed CommandNotFound Conflict ConnectionLost Corrupted DiskFull ExecTimeout FileError FileMissing GitError InternalError InvalidArgument IsADirectory NewerVersion NotADirectory NotAFile NotEmpty NotFound OutOfMemory PermissionDenied PortClosed ProcessNotFound ProviderUnavailable QuotaExceeded RateLimited ReadOnly RepositoryNotFound SandboxFailed SandboxNotFound SandboxStopped SkerryError SkerryWarning SnapshotNotFound SymlinkLoop TemplateBuildFailed TemplateNotFound Timeout TooLarge Unauthenticated Unsupported VolumeNotFound agent_error",
         "greeting": "HelloReader hello_frame",
         "ids": "PROJECT RESERVED_HINT SANDBOX SNAPSHOT USER WEBHOOK is_project_id is_sandbox_id is_snapshot_id looks_like_id new_id new_sandbox_id new_slug new_snapshot_id",
-        "json": "dump_json from_plain load_json",
+        "json": "dump_json from_plain load_json plain read_record",
         "models": "BuiltTemplate Changes CodeResult ErrorType Event ExecResult ExecStatus ExportInfo FileEvent FileEventKind FileInfo FileType ListeningPort OnTimeout ProcessInfo Resources SandboxInfo SandboxSpec Script Skipped SnapshotInfo SnapshotKind State TemplateInfo TerminalExit TerminalInfo Transfer Usage VolumeInfo VolumeMount",
         "names": "NAME OBEYED PROJECT_LABEL RESERVED RESERVED_LABELS SLUG check_mounts check_shown check_volume_name plain_name",
-        "problems": "CONTENT_TYPE from_problem to_problem",
+        "problems": "CONTENT_TYPE from_problem result_from_json to_problem",
         "template_names": "IMAGES nearest resolve_built stem",
         "threads": "in_thread",
     },
@@ -313,10 +313,13 @@ __all__ = [
     "new_slug",
     "new_snapshot_id",
     "parse_size",
+    "plain",
     "plain_name",
     "raw_socket",
+    "read_record",
     "replace_file",
     "resolve_built",
+    "result_from_json",
     "stem",
     "to_problem",
 ]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import os
 import re
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from skerry._model import Model
 from skerry.core.errors import InvalidArgument, QuotaExceeded
 
 if TYPE_CHECKING:
@@ -70,8 +71,7 @@ def check_least(*, memory: int | None, pids: int | None) -> None:
         raise InvalidArgument(f"pids must be {LEAST_PIDS} or more, not {pids}: a sandbox itself needs some")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
+class Limits(Model):
     """Defaults and maxima of a sandbox."""
 
     cpu: float = 2.0

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import codecs
-from dataclasses import dataclass
+
+from skerry._model import Model
 
 MAX_PARTIAL = 4096
 """Bytes of a torn line that the text leaves out too; of a longer line the pieces stay."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(Model, kw_only=False):
     """Where bytes of a stream were left out, and how many."""
 
     at: int

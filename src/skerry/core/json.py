@@ -5,42 +5,63 @@ from __future__ import annotations
 import base64
 import binascii
 import dataclasses
+import inspect
 import json
+import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import cache
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
-from skerry.core.errors import InvalidArgument
+from skerry.core.errors import InvalidArgument, NewerVersion
 
 T = TypeVar("T")
 JSON = None | bool | int | float | str | list["JSON"] | dict[str, "JSON"]
 _MAX_INT = 2**63
+_NOTHING: Mapping[type, Sequence[str]] = types.MappingProxyType({})
 
 
-def to_plain(value: object) -> Any:
-    """Dataclasses become mappings, tuples lists, enums their values, bytes base64."""
-    if value is None or isinstance(value, bool | int | float) or type(value) is str:
-        return value
+def plain(value: object, *, text: Collection[type] = (), properties: Mapping[type, Sequence[str]] = _NOTHING) -> Any:
+    """The value one step nearer to JSON, for `default=` of `json.dumps`: a model as a mapping, bytes as base64 …
+
+    `text` has the models whose bytes are mostly text: they have it as text, and in base64 where the text is not exactly
+    the bytes. `properties` has the properties that a model's mapping shows besides its fields.
+    """
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        kind = type(value)
+        found = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        if kind in text:
+            found = dict(_with_texts(value, found))
+        return found | {name: getattr(value, name) for name in properties.get(kind, ())}
     if isinstance(value, Enum):
         return value.value
-    if isinstance(value, str):
-        return str(value)
-    if isinstance(value, bytes):
+    if isinstance(value, bytes | bytearray | memoryview):
         return base64.b64encode(value).decode()
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, dict):
-        return {str(key): to_plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [to_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, set | frozenset):
+        return list(value)
     raise TypeError(f"{type(value).__name__} has no plain form")
 
 
-def dump_json(value: object) -> bytes:
+def _with_texts(model: object, found: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in found.items():
+        if not isinstance(value, bytes):
+            yield name, value
+            continue
+        short, exact = name.removesuffix("_bytes"), value if found.get(f"{name.removesuffix('_bytes')}_cut") else None
+        try:
+            shown = value.decode("utf-8") if exact is None else getattr(model, short)
+        except UnicodeDecodeError:
+            shown, exact = value.decode("utf-8", "replace"), value
+        yield short, shown
+        yield f"{short}_base64", exact
+
+
+def dump_json(value: object, default: Callable[[Any], Any] = plain) -> bytes:
     """JSON in ASCII, so that names and values that are not UTF-8 (`surrogateescape`) get through as they are."""
-    return json.dumps(to_plain(value), separators=(",", ":"), allow_nan=False).encode("ascii")
+    return json.dumps(value, default=default, separators=(",", ":"), allow_nan=False).encode("ascii")
 
 
 def load_json(data: bytes | str) -> Any:
@@ -63,6 +84,20 @@ def from_plain(kind: type[T], value: Any, what: str = "", *, strict: bool = True
     return made
 
 
+def read_record(kind: type[T], data: bytes, versions: Sequence[int]) -> T:
+    """A model that was written with a `version` beside its fields.
+
+    Raises NewerVersion for a version above `versions`, InvalidArgument for anything else that is not such a model.
+    """
+    found = load_json(data)
+    version = found.pop("version", None) if isinstance(found, dict) else None
+    if isinstance(version, int) and version > max(versions):
+        raise NewerVersion(f"record version {version}; this one reads up to {max(versions)}")
+    if version not in versions:
+        raise InvalidArgument(f"it has the version {version!r}")
+    return from_plain(kind, found)
+
+
 def _no_constant(text: str) -> None:
     raise ValueError(f"{text} is not a number")
 
@@ -80,7 +115,7 @@ def _reader(kind: Any, strict: bool) -> _Reader:
     if kind in _SIMPLE:
         return _SIMPLE[kind]
     if dataclasses.is_dataclass(kind):
-        return _dataclass_reader(kind, strict)
+        return _model_reader(kind, strict)
     if isinstance(kind, type) and issubclass(kind, Enum):
         return lambda value, what: _choice(value, what, {item.value: item for item in kind})
     origin, arguments = get_origin(kind), get_args(kind)
@@ -101,26 +136,42 @@ def _reader(kind: Any, strict: bool) -> _Reader:
     raise TypeError(f"{kind!r} cannot be read from a plain value")
 
 
-def _dataclass_reader(kind: Any, strict: bool) -> _Reader:
-    hints = get_type_hints(kind)
+def _model_reader(kind: Any, strict: bool) -> _Reader:
     fields = {field.name: field for field in dataclasses.fields(kind) if field.init}
+    needed = [name for name, field in fields.items() if field.default is field.default_factory is dataclasses.MISSING]
+    readers: dict[str, _Reader] = {}  # made by the first read, since a model may contain itself
 
     def read(value: Any, what: str) -> Any:
         if not isinstance(value, dict):
             raise _wrong(what or kind.__name__, "an object", value)
-        if strict and (unknown := sorted(map(str, value.keys() - fields.keys()))):
-            raise InvalidArgument(f"{what or kind.__name__} has no {unknown[0][:60]!r}")
-        found = {
-            name: _reader(hints[name], strict)(value[name], f"{what}.{name}" if what else name)
-            for name in fields
-            if name in value
-        }
-        for name, field in fields.items():
-            if name not in found and field.default is field.default_factory is dataclasses.MISSING:
+        if not readers:
+            readers.update({name: _reader(_hint(kind, name, field.type), strict) for name, field in fields.items()})
+        found = {}
+        for name, item in value.items():
+            if name in readers:
+                found[name] = readers[name](item, f"{what}.{name}" if what else name)
+            elif strict:
+                raise InvalidArgument(f"{what or kind.__name__} has no {str(name)[:60]!r}")
+        for name in needed:
+            if name not in found:
                 raise InvalidArgument(f"{what or kind.__name__} needs {name!r}")
         return kind(**found)
 
     return read
+
+
+def _hint(kind: type, name: str, note: Any) -> Any:
+    """The type of a field whose annotation is `note`."""
+    if not isinstance(note, str):
+        return note
+    owner = next(each for each in kind.__mro__ if name in inspect.get_annotations(each))
+    return _evaluated(note, owner.__module__)
+
+
+@cache
+def _evaluated(note: str, module: str) -> Any:
+    """An annotation of a module's own code as a type. Few differ, which makes this quicker than `get_type_hints`."""
+    return eval(note, vars(sys.modules[module]))  # noqa: S307
 
 
 def _choice(value: Any, what: str, choices: dict[Any, Any]) -> Any:

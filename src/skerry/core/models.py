@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from enum import StrEnum
 from typing import Literal
 
+from skerry._model import Model
 from skerry.core import errors
 from skerry.core.cut import Cut, text_of
 
@@ -32,8 +33,7 @@ class ExecStatus(StrEnum):
     CANCELLED = "cancelled"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Resources:
+class Resources(Model):
     """Limits asked for; None means the provider's default."""
 
     cpu: float | None = None
@@ -43,8 +43,7 @@ class Resources:
     gpu: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Usage:
+class Usage(Model):
     """What a sandbox uses now. None: this provider cannot tell."""
 
     cpu_percent: float
@@ -60,8 +59,7 @@ class Usage:
     pids_limit: int | None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class VolumeMount:
+class VolumeMount(Model):
     """A volume, or a directory of it, mounted at a path of a sandbox."""
 
     name: str
@@ -75,8 +73,7 @@ OnTimeout = Literal["stop", "destroy", "pause"]
 """What happens to a sandbox at its timeout. `stop` keeps its files, `pause` its processes as well."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
-class SandboxSpec:
+class SandboxSpec(Model):
     """What `create` was asked for, checked. Its repr has the names of secrets, but not their values."""
 
     name: str | None = None
@@ -126,16 +123,14 @@ class SandboxSpec:
         return f"SandboxSpec({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
 
-@dataclass(frozen=True, slots=True)
-class Script:
+class Script(Model, kw_only=False):
     """A line or a whole script for a sandbox's shell, and the user who runs it; None: the sandbox's."""
 
     run: str
     user: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BuiltTemplate:
+class BuiltTemplate(Model):
     """A template that is built: what a sandbox made from it begins with."""
 
     name: str
@@ -175,8 +170,7 @@ class BuiltTemplate:
         return f"{self.name}@{self.id}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SandboxInfo:
+class SandboxInfo(Model):
     """A sandbox as its provider sees it. Times are seconds since the epoch."""
 
     id: str
@@ -231,8 +225,7 @@ class SandboxInfo:
 SnapshotKind = Literal["files", "disk", "memory"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SnapshotInfo:
+class SnapshotInfo(Model):
     """A sandbox's files as they were at a moment, with what is needed to continue from there."""
 
     id: str
@@ -252,8 +245,7 @@ class SnapshotInfo:
     workdir: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ExportInfo:
+class ExportInfo(Model):
     """What was written as the state of a sandbox."""
 
     source: str
@@ -273,8 +265,7 @@ class ExportInfo:
     """Over the hashes of all entries, so it stands for the whole content."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Changes:
+class Changes(Model):
     """What is to be different when a sandbox starts again, or in its copy; None: as it is."""
 
     env: dict[str, str] | None = None
@@ -283,8 +274,7 @@ class Changes:
     template: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class VolumeInfo:
+class VolumeInfo(Model):
     """A directory that sandboxes share and that outlives them."""
 
     name: str
@@ -299,8 +289,7 @@ class VolumeInfo:
     """The ids of those that have it, running or not."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TemplateInfo:
+class TemplateInfo(Model):
     """A prepared environment that sandboxes begin with."""
 
     name: str
@@ -321,8 +310,7 @@ ErrorType = Literal["connection-lost", "out-of-memory", "corruption", "failed"]
 was read makes no sense; it could not be brought back."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Event:
+class Event(Model):
     """Something that happened to a sandbox. `cursor` orders them.
 
     The `data` of an `error` has `type` (an ErrorType), `code` and `reason`, and `running`, the command that it ended,
@@ -336,8 +324,7 @@ class Event:
     data: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ExecResult:
+class ExecResult(Model):
     """How a command ended and what it wrote."""
 
     command: str
@@ -396,7 +383,6 @@ class ExecResult:
         raise errors.CommandFailed(f"{self.command} {how}" + (f": {tail}" if tail else ""), self)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
 class CodeResult(ExecResult):
     """How a snippet ended and what it wrote."""
 
@@ -409,8 +395,7 @@ class CodeResult(ExecResult):
 FileType = Literal["file", "dir", "link", "fifo", "socket", "char", "block"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FileInfo:
+class FileInfo(Model):
     """A file, directory or link inside a sandbox."""
 
     path: str
@@ -437,8 +422,7 @@ class FileInfo:
         return self.type == "dir"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Skipped:
+class Skipped(Model):
     """Something that a transfer left out: relative to its root, and why."""
 
     path: str
@@ -446,8 +430,7 @@ class Skipped:
     """`fifo`, `socket`, `device`, `vanished` or `excluded`."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Transfer:
+class Transfer(Model):
     """What an upload or a download has moved."""
 
     info: FileInfo
@@ -462,8 +445,7 @@ class Transfer:
     """Attributes that the other file system did not take."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ProcessInfo:
+class ProcessInfo(Model):
     """A process of a sandbox, running or ended."""
 
     id: int
@@ -482,8 +464,7 @@ class ProcessInfo:
         return shlex.join(self.argv)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TerminalInfo:
+class TerminalInfo(Model):
     """A terminal of a sandbox, running or ended."""
 
     id: int
@@ -503,8 +484,7 @@ class TerminalInfo:
         return shlex.join(self.argv)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TerminalExit:
+class TerminalExit(Model):
     """How the program of a terminal ended."""
 
     exit_code: int | None
@@ -525,8 +505,7 @@ class FileEventKind(StrEnum):
     OVERFLOW = "overflow"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FileEvent:
+class FileEvent(Model):
     """A change below a path that is watched."""
 
     kind: FileEventKind
@@ -539,8 +518,7 @@ class FileEvent:
     """None: not known."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ListeningPort:
+class ListeningPort(Model):
     """A TCP port of a sandbox that a process listens on."""
 
     port: int

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import base64
-import binascii
-import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from skerry.core import errors
-from skerry.core.cut import Cut
 from skerry.core.errors import SkerryError
-from skerry.core.models import ExecResult, ExecStatus
+from skerry.core.json import dump_json, from_plain, load_json
+from skerry.core.models import ExecResult
 
 CONTENT_TYPE = "application/problem+json"
 
@@ -74,25 +72,24 @@ def _build(kind: type[SkerryError], message: str, problem: Mapping[str, Any], re
 
 def result_to_json(result: ExecResult) -> dict[str, Any]:
     """A command's result with its exact bytes."""
-    data = dataclasses.asdict(result)
+    data: dict[str, Any] = load_json(dump_json(result))
     for stream in ("stdout", "stderr"):
-        data[f"{stream}_base64"] = base64.b64encode(data.pop(f"{stream}_bytes")).decode()
+        data[f"{stream}_base64"] = data.pop(f"{stream}_bytes")
     return data
 
 
 def result_from_json(data: Mapping[str, Any]) -> ExecResult:
-    """Raises KeyError, TypeError or ValueError for what `result_to_json` has not made."""
-    known = {field.name for field in dataclasses.fields(ExecResult)}
-    fields = {name: value for name, value in data.items() if name in known}
+    """From `result_to_json`, or from an answer: the text stands for the bytes, unless those are given beside it.
+
+    Raises InvalidArgument, or another ValueError.
+    """
+    fields = dict(data)
     for stream in ("stdout", "stderr"):
-        try:
-            fields[f"{stream}_bytes"] = base64.b64decode(data[f"{stream}_base64"], validate=True)
-        except binascii.Error as error:
-            raise ValueError(str(error)) from error
-        if (cut := fields.get(f"{stream}_cut")) is not None:
-            fields[f"{stream}_cut"] = Cut(at=int(cut["at"]), size=int(cut["size"]))
-    fields["status"] = ExecStatus(fields["status"])
-    return ExecResult(**fields)
+        exact, text = fields.pop(f"{stream}_base64", None), fields.pop(stream, None)
+        if exact is None and isinstance(text, str):
+            exact = base64.b64encode(text.encode()).decode()
+        fields[f"{stream}_bytes"] = exact
+    return from_plain(ExecResult, fields, strict=False)
 
 
 def _kinds(kind: type[SkerryError] = SkerryError) -> Iterator[type[SkerryError]]:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-import base64
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from skerry.core import Corrupted, ExecResult, InvalidArgument, SandboxInfo, SkerryError, State, from_plain
+from skerry.core import (
+    Corrupted,
+    ExecResult,
+    InvalidArgument,
+    SandboxInfo,
+    SkerryError,
+    State,
+    from_plain,
+    result_from_json,
+)
 from skerry.http.client import AsyncClient, Client
 from skerry.http.exchange import Request, idempotent
 from skerry.http.login import Login
@@ -55,14 +63,10 @@ def _info(answer: Any) -> SandboxInfo:
 
 
 def _result(answer: Any) -> ExecResult:
-    """The text stands for the bytes, unless those are given beside it. Raises Corrupted."""
+    """Raises Corrupted."""
     try:
-        fields = dict(answer)
-        for stream in ("stdout", "stderr"):
-            exact, text = fields.pop(f"{stream}_base64", None), fields.pop(stream)
-            fields[f"{stream}_bytes"] = exact or base64.b64encode(text.encode()).decode()
-        return from_plain(ExecResult, fields, strict=False)
-    except (SkerryError, AttributeError, KeyError, TypeError, ValueError) as error:
+        return result_from_json(answer)
+    except (TypeError, ValueError) as error:
         raise Corrupted(f"the server's answer makes no sense: {error!r}") from error
 
 

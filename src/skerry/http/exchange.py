@@ -6,11 +6,12 @@ import secrets
 import socket
 import ssl
 from collections.abc import AsyncIterator, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import httpx2
 
+from skerry._model import Model
 from skerry.core import ConnectionLost, InternalError, SkerryError, Timeout, dump_json, from_problem, load_json
 from skerry.http.login import Login
 
@@ -32,8 +33,7 @@ KEEPALIVE = [
 """The client notices within a minute that a server's machine is gone, also in the middle of a long answer."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Request:
+class Request(Model):
     """What to ask. `json` becomes the body."""
 
     method: str

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from skerry._model import Model
 from skerry.core import InvalidArgument, Unauthenticated, dump_json, from_plain, load_json, login_file, replace_file
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Login:
+class Login(Model):
     """A server and the key for it. `key` is not in its repr."""
 
     url: str

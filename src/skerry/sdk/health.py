@@ -7,11 +7,11 @@ import inspect
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import anyio
 
+from skerry._model import Model
 from skerry.core import ExecResult, InvalidArgument, SkerryError, State, check_seconds
 
 if TYPE_CHECKING:
@@ -23,8 +23,7 @@ DISK_FULL = 0.99
 MEMORY_FULL = 0.95
 
 
-@dataclass(frozen=True, slots=True)
-class HealthCheck:
+class HealthCheck(Model, kw_only=False):
     """A check with its own time limit, in seconds."""
 
     check: str | Callable[..., object]
@@ -40,8 +39,7 @@ Checks = Mapping[str, Check]
 BlockingChecks = Mapping[str, BlockingCheck]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Health:
+class Health(Model):
     """What one check found."""
 
     name: str
@@ -54,8 +52,7 @@ class Health:
         return self.healthy
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HealthReport:
+class HealthReport(Model):
     """What all checks found; `healthy`, and true in an `if`, when every one is."""
 
     healthy: bool

@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from skerry._model import Model
 from skerry.core import InvalidArgument, Resources, SandboxInfo
 
 if TYPE_CHECKING:
@@ -27,8 +27,7 @@ _NETWORK = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class InstructionsContext:
+class InstructionsContext(Model):
     """What a function given as `create(instructions=…)` gets."""
 
     info: SandboxInfo

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from skerry._model import Model
 from skerry.core import InvalidArgument, SandboxInfo, SandboxSpec, State, Usage
 from skerry.sdk.commands.request import check_whole
 from skerry.sdk.options import check_pairs
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SandboxStatus:
+class SandboxStatus(Model):
     """How a sandbox is doing."""
 
     state: State
@@ -22,8 +21,7 @@ class SandboxStatus:
     """None unless it runs."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SandboxPage:
+class SandboxPage(Model):
     """Sandboxes of a list: all of them, or a page; iterating it gives its items."""
 
     items: tuple[SandboxInfo, ...]

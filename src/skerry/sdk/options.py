@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
 from typing import Literal, TypedDict, Unpack, cast, get_args
 
+from skerry._model import Model
 from skerry.core import (
     NAME,
     RESERVED_HINT,
@@ -87,8 +88,7 @@ class SpecOptions(TypedDict, total=False):
     """The isolation level that the provider must have."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Idle:
+class Idle(Model, kw_only=False):
     """After how many seconds without work a sandbox is stopped, archived, deleted; None: never."""
 
     stop: float | None

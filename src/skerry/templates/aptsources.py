@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 import urllib.parse
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
+from skerry._model import Model
 from skerry.core import ProviderUnavailable
 
 KEYRINGS = "/etc/apt/keyrings"
@@ -24,8 +24,7 @@ _OLD = re.compile(r'^\s*Acquire::Check-Valid-Until\s+"?(false|no|0)"?\s*;', re.M
 _HINT = "templates other than 'host' need a machine with apt and Debian's or Ubuntu's own package sources"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Source:
+class Source(Model):
     """One entry: where packages come from and which keys sign them. No `signed_by`: any that this machine trusts."""
 
     uris: tuple[str, ...]
@@ -36,8 +35,7 @@ class Source:
     """A key written into the entry itself."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AptSources:
+class AptSources(Model):
     """What a bootstrap needs and what the new root gets."""
 
     distribution: str

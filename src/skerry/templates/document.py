@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
+from skerry._model import Model
 from skerry.core import InvalidArgument
 
 if TYPE_CHECKING:
@@ -18,8 +18,7 @@ MAX_DIGITS = 18
 _NULL, _INT = "tag:yaml.org,2002:null", "tag:yaml.org,2002:int"
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
+class Value(Model, kw_only=False):
     """A value of the document, at `key` (such as `scripts.build[1]`). Every method raises InvalidArgument."""
 
     node: yaml.Node

@@ -5,8 +5,9 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from skerry._model import Model
 from skerry.core import IMAGES, RESERVED_HINT, InvalidArgument, Resources, check_shown, looks_like_id
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
@@ -18,8 +19,7 @@ _NOT_KEPT = ("/proc", "/sys", "/dev", "/run", "/tmp", "/.skerry")
 """What a sandbox gets again at each start: a file that a template puts there would not be seen."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Packages:
+class Packages(Model):
     """What is installed: by apt (Debian), into the virtual environment /opt/python, and as global npm packages."""
 
     apt: tuple[str, ...] = ()
@@ -33,8 +33,7 @@ class Packages:
                     raise InvalidArgument(f"packages.{kind}: {name!r} is not a package")
 
 
-@dataclass(frozen=True, slots=True)
-class File:
+class File(Model, kw_only=False):
     """A file. Without `owner` it belongs to `user` below the working directory and /home, else to root."""
 
     content: str | bytes
@@ -54,8 +53,7 @@ class File:
         return self.content.encode() if isinstance(self.content, str) else self.content
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(Model, kw_only=False):
     """A line or a whole script for `sh`; run as the template's user unless it names one. `name` is for logs."""
 
     run: str
@@ -75,8 +73,7 @@ class Command:
         return f"set -e\n{self.run}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Scripts:
+class Scripts(Model):
     """`build` runs when the template is built, with a network; `post_create` once in each new sandbox, before `create`
     returns; each of `post_start` is started in the background whenever the sandbox starts."""
 
@@ -91,8 +88,7 @@ class Scripts:
                 raise InvalidArgument(f"scripts.{kind} must be a tuple of Command")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Template:
+class Template(Model):
     """What sandboxes are made from. Raises InvalidArgument for a field that makes no sense.
 
     `base` is another template with or without a version, `host`, `image:` with a reference, or None: a new root from

@@ -9,8 +9,9 @@ import posixpath
 import shlex
 import tarfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from skerry._model import Model
 from skerry.templates.model import Command, Template
 
 PYTHON = "/opt/python"
@@ -36,8 +37,7 @@ npm install --global --prefix {npm} --no-audit --no-fund --no-update-notifier --
 rm -rf /tmp/npm"""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Step:
+class Step(Model):
     """Something to run in the sandbox that becomes the template: `sh -c run` in `cwd`; it must exit with 0."""
 
     name: str

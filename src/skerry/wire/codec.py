@@ -1,39 +1,34 @@
-"""How a message becomes bytes and back: a frozen dataclass whose fields carry their tag."""
+"""How a message becomes bytes and back: a model whose fields carry their tag."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass, field, fields
-from typing import Any, ClassVar, Self, TypeVar, dataclass_transform, get_type_hints
+from dataclasses import MISSING
+from typing import Any, ClassVar, Self, dataclass_transform
 
+from skerry._model import Model
 from skerry.wire.fields import FieldError, decode_fields, decode_int, encode_field, encode_int
 from skerry.wire.frames import Type
 
 
 def tag(number: int, *, default: Any = MISSING, secret: bool = False) -> Any:
     """A field of a message; with a default it may be absent, one that is secret is not in the message's repr."""
-    if default is MISSING:
-        return field(metadata={"tag": number}, repr=not secret)
-    return field(default=default, metadata={"tag": number}, repr=not secret)
+    return dataclasses.field(default=default, metadata={"tag": number}, repr=not secret)
 
 
 MESSAGES: dict[str, type[Message]] = {}
-M = TypeVar("M", bound="type[Message]")
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(tag,))
-def message(cls: M) -> M:
-    """Make a class with tagged fields a message."""
-    cls = dataclass(frozen=True, kw_only=True, slots=True)(cls)  # type: ignore[assignment]
-    MESSAGES[cls.__name__] = cls
-    return cls
-
-
-class Message:
+class Message(Model):
     """A payload made of fields. `type` is set on those that have their own frame type."""
 
-    __slots__ = ()
     type: ClassVar[Type | None] = None
+
+    def __init_subclass__(cls, *, abstract: bool = False) -> None:
+        if not abstract:
+            MESSAGES[cls.__name__] = cls
 
     def encode(self) -> bytes:
         parts = []
@@ -73,13 +68,13 @@ _DECODE: dict[str, Callable[[list[bytes]], Any]] = {
     "list": tuple,
 }
 _KINDS = {
-    int: "int",
-    bytes: "bytes",
-    str: "str",
-    tuple[bytes, ...]: "list",
-    int | None: "int",
-    str | None: "str",
-    bytes | None: "bytes",
+    "int": "int",
+    "bytes": "bytes",
+    "str": "str",
+    "tuple[bytes, ...]": "list",
+    "int | None": "int",
+    "str | None": "str",
+    "bytes | None": "bytes",
 }
 
 
@@ -95,10 +90,9 @@ def _plan(cls: type[Message]) -> tuple[tuple[str, int, str, bool], ...]:
 
 
 def _make_plan(cls: type[Message]) -> tuple[tuple[str, int, str, bool], ...]:
-    hints = get_type_hints(cls)
     return tuple(
-        (item.name, item.metadata["tag"], _KINDS[hints[item.name]], item.default is MISSING)
-        for item in fields(cls)  # type: ignore[arg-type]
+        (item.name, item.metadata["tag"], _KINDS[str(item.type)], item.default is MISSING)
+        for item in dataclasses.fields(cls)
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from enum import IntFlag
 from typing import ClassVar
 
-from skerry.wire.codec import Message, message, tag
+from skerry.wire.codec import Message, tag
 from skerry.wire.fields import FieldError
 from skerry.wire.frames import Type
 from skerry.wire.opener import Opener, Shape
@@ -15,7 +15,6 @@ from skerry.wire.opener import Opener, Shape
 _ENTRY = struct.Struct("<I")
 
 
-@message
 class FileInfoMessage(Message):
     path: bytes = tag(1)
     type_name: str = tag(2)
@@ -31,7 +30,6 @@ class FileInfoMessage(Message):
     etag: str = tag(12, default="")
 
 
-@message
 class TreeInfo(FileInfoMessage):
     """The *info* of a tree's root, with what PACK will send or what UNPACK and COPY have done."""
 
@@ -44,7 +42,6 @@ class TreeInfo(FileInfoMessage):
     xattrs_lost: int = tag(19, default=0)
 
 
-@message
 class Read(Opener):
     type: ClassVar[Type] = Type.READ
     SHAPE: ClassVar[Shape] = Shape(channels=(0,), greets=True, max_replies=2)
@@ -58,7 +55,6 @@ class Read(Opener):
         return self.offset
 
 
-@message
 class ReadDone(Message):
     bytes_read: int = tag(1)
 
@@ -69,7 +65,6 @@ class WriteFlags(IntFlag):
     NEW = 4
 
 
-@message
 class Write(Opener):
     type: ClassVar[Type] = Type.WRITE
     SHAPE: ClassVar[Shape] = Shape(input=True)
@@ -80,7 +75,6 @@ class Write(Opener):
     if_match: str | None = tag(5, default=None)
 
 
-@message
 class ListDir(Opener):
     type: ClassVar[Type] = Type.LIST
     SHAPE: ClassVar[Shape] = Shape(channels=(0,))
@@ -91,7 +85,6 @@ class ListDir(Opener):
     after: bytes = tag(7, default=b"")
 
 
-@message
 class Count(Message):
     count: int = tag(1)
 
@@ -100,7 +93,6 @@ class StatFlags(IntFlag):
     NOFOLLOW = 1
 
 
-@message
 class Stat(Opener):
     type: ClassVar[Type] = Type.STAT
     path: bytes = tag(1)
@@ -112,7 +104,6 @@ class MkDirFlags(IntFlag):
     PARENTS = 1
 
 
-@message
 class MkDir(Opener):
     type: ClassVar[Type] = Type.MKDIR
     path: bytes = tag(1)
@@ -125,7 +116,6 @@ class RemoveFlags(IntFlag):
     RECURSIVE = 1
 
 
-@message
 class Remove(Opener):
     type: ClassVar[Type] = Type.REMOVE
     path: bytes = tag(1)
@@ -137,7 +127,6 @@ class RenameFlags(IntFlag):
     NOREPLACE = 1
 
 
-@message
 class Rename(Opener):
     type: ClassVar[Type] = Type.RENAME
     path: bytes = tag(1)
@@ -146,7 +135,6 @@ class Rename(Opener):
     flags: int = tag(4, default=0)
 
 
-@message
 class Chmod(Opener):
     type: ClassVar[Type] = Type.CHMOD
     path: bytes = tag(1)
@@ -154,7 +142,6 @@ class Chmod(Opener):
     mode: int = tag(3)
 
 
-@message
 class Chown(Opener):
     type: ClassVar[Type] = Type.CHOWN
     path: bytes = tag(1)
@@ -163,7 +150,6 @@ class Chown(Opener):
     group: str | None = tag(4, default=None)
 
 
-@message
 class Symlink(Opener):
     type: ClassVar[Type] = Type.SYMLINK
     path: bytes = tag(1)
@@ -177,7 +163,6 @@ class CopyFlags(IntFlag):
     NEW = 4
 
 
-@message
 class Copy(Opener):
     type: ClassVar[Type] = Type.COPY
     path: bytes = tag(1)
@@ -186,7 +171,6 @@ class Copy(Opener):
     flags: int = tag(4, default=0)
 
 
-@message
 class Hash(Opener):
     type: ClassVar[Type] = Type.HASH
     path: bytes = tag(1)
@@ -194,7 +178,6 @@ class Hash(Opener):
     length: int | None = tag(3, default=None)
 
 
-@message
 class HashReply(Message):
     sha256: bytes = tag(1)
     bytes_hashed: int = tag(2)
@@ -205,7 +188,6 @@ class WatchFlags(IntFlag):
     RECURSIVE = 1
 
 
-@message
 class Watch(Opener):
     type: ClassVar[Type] = Type.WATCH
     SHAPE: ClassVar[Shape] = Shape(channels=(0,), greets=True, max_replies=2)
@@ -215,12 +197,10 @@ class Watch(Opener):
     window: int = tag(6, default=256 * 1024)
 
 
-@message
 class Watching(Message):
     directories: int = tag(1)
 
 
-@message
 class Change(Message):
     """One event of a WATCH."""
 
@@ -235,7 +215,6 @@ class PackFlags(IntFlag):
     NO_CONTENT = 2
 
 
-@message
 class Pack(Opener):
     type: ClassVar[Type] = Type.PACK
     SHAPE: ClassVar[Shape] = Shape(channels=(0,), greets=True, max_replies=2)
@@ -253,7 +232,6 @@ class UnpackFlags(IntFlag):
     NEW = 4
 
 
-@message
 class Unpack(Opener):
     type: ClassVar[Type] = Type.UNPACK
     SHAPE: ClassVar[Shape] = Shape(input=True)
@@ -262,7 +240,6 @@ class Unpack(Opener):
     flags: int = tag(3, default=0)
 
 
-@message
 class TreeEntry(Message):
     """The ENTRY of a tree stream."""
 
@@ -276,7 +253,6 @@ class TreeEntry(Message):
     xattr: tuple[bytes, ...] = tag(8, default=())
 
 
-@message
 class TreeSkipped(Message):
     """The SKIPPED of a tree stream."""
 
@@ -284,7 +260,6 @@ class TreeSkipped(Message):
     reason: str = tag(2)
 
 
-@message
 class TreeEnd(Message):
     """The TREE_END of a tree stream."""
 

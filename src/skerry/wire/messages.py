@@ -6,7 +6,7 @@ from dataclasses import replace
 from enum import IntFlag
 from typing import ClassVar
 
-from skerry.wire.codec import Message, message, tag
+from skerry.wire.codec import Message, tag
 from skerry.wire.fields import FieldError
 from skerry.wire.frames import STDERR, STDOUT, Decoder, FrameError, Type
 from skerry.wire.opener import Opener, Shape
@@ -23,7 +23,6 @@ AT_WORK = ("at_work", "at_rest")
 """The reasons of a note."""
 
 
-@message
 class Boot(Message):
     type: ClassVar[Type | None] = Type.BOOT
     token: bytes = tag(1, secret=True)
@@ -34,7 +33,6 @@ class Boot(Message):
     idle_ms: int = tag(6, default=0)
 
 
-@message
 class Hello(Message):
     type: ClassVar[Type | None] = Type.HELLO
     generation: int = tag(1)
@@ -43,7 +41,6 @@ class Hello(Message):
     uptime_ms: int = tag(4, default=0)
 
 
-@message
 class Failure(Message):
     type: ClassVar[Type | None] = Type.ERROR
     code: str = tag(1)
@@ -51,7 +48,6 @@ class Failure(Message):
     message: str = tag(3, default="")
 
 
-@message
 class Empty(Message):
     """A REPLY that says no more than "done"."""
 
@@ -76,7 +72,6 @@ def _start_shape(flags: StartFlags) -> Shape:
 _START_SHAPES = tuple(_start_shape(StartFlags(bits)) for bits in range(8))
 
 
-@message
 class Start(Opener):
     type: ClassVar[Type] = Type.START
     argv: tuple[bytes, ...] = tag(1)
@@ -95,14 +90,12 @@ class Start(Opener):
         return _START_SHAPES[self.flags % len(_START_SHAPES)]
 
 
-@message
 class Started(Message):
     id: int = tag(1)
     pid: int = tag(2)
     started_ms: int = tag(3)
 
 
-@message
 class Exit(Message):
     exit_code: int | None = tag(1, default=None)
     signal: int | None = tag(2, default=None)
@@ -117,7 +110,6 @@ class AttachFlags(IntFlag):
     VIEW = 1
 
 
-@message
 class Attach(Opener):
     type: ClassVar[Type] = Type.ATTACH
     SHAPE: ClassVar[Shape] = Shape(
@@ -139,7 +131,6 @@ class Attach(Opener):
         return max(0, self.since_stdout if channel == STDOUT else self.since_stderr)
 
 
-@message
 class Attached(Message):
     id: int = tag(1)
     pid: int = tag(2)
@@ -150,7 +141,6 @@ class Attached(Message):
     rows: int | None = tag(7, default=None)
 
 
-@message
 class Notice(Message):
     """What has changed for an attached client; absent: nothing of that kind."""
 
@@ -159,7 +149,6 @@ class Notice(Message):
     rows: int | None = tag(3, default=None)
 
 
-@message
 class Resize(Opener):
     type: ClassVar[Type] = Type.RESIZE
     SHAPE: ClassVar[Shape] = Shape(of_process=True)
@@ -168,7 +157,6 @@ class Resize(Opener):
     rows: int = tag(3)
 
 
-@message
 class Signal(Opener):
     type: ClassVar[Type] = Type.SIGNAL
     SHAPE: ClassVar[Shape] = Shape(of_process=True)
@@ -177,13 +165,11 @@ class Signal(Opener):
     scope: int = tag(3, default=0)
 
 
-@message
 class Processes(Opener):
     type: ClassVar[Type] = Type.PROCESSES
     SHAPE: ClassVar[Shape] = Shape(max_replies=MAX_PROCESSES + 1, max_reply_bytes=16 << 20)
 
 
-@message
 class ProcessEntry(Message):
     id: int = tag(1)
     pid: int = tag(2)
@@ -200,19 +186,16 @@ class ProcessEntry(Message):
     oom_kills: int = tag(13, default=0)
 
 
-@message
 class Env(Opener):
     type: ClassVar[Type] = Type.ENV
     set: tuple[bytes, ...] = tag(1, default=(), secret=True)
     unset: tuple[bytes, ...] = tag(2, default=())
 
 
-@message
 class EnvReply(Message):
     env: tuple[bytes, ...] = tag(1, default=(), secret=True)
 
 
-@message
 class Life(Opener):
     type: ClassVar[Type] = Type.LIFE
     deadline_ms: int | None = tag(1, default=None)
@@ -222,7 +205,6 @@ class Life(Opener):
     grace_ms: int | None = tag(5, default=None)
 
 
-@message
 class LifeReply(Message):
     remaining_ms: int = tag(1)
     leased: int = tag(2)
@@ -231,7 +213,6 @@ class LifeReply(Message):
     idle_for_ms: int = tag(5, default=0)
 
 
-@message
 class LastWords(Message):
     """What an agent leaves in a file of the host when the sandbox ends in order; while it runs, a note of its work."""
 
@@ -284,12 +265,10 @@ def _words(data: bytes) -> LastWords:
     return LastWords.decode(frames[0].payload)
 
 
-@message
 class Stats(Opener):
     type: ClassVar[Type] = Type.STATS
 
 
-@message
 class StatsReply(Message):
     disk_total: int = tag(1)
     disk_used: int = tag(2)
@@ -298,20 +277,17 @@ class StatsReply(Message):
     processes: int = tag(5)
 
 
-@message
 class Ports(Opener):
     type: ClassVar[Type] = Type.PORTS
     SHAPE: ClassVar[Shape] = Shape(max_replies=MAX_PORTS + 1, max_reply_bytes=8 << 20)
 
 
-@message
 class PortEntry(Message):
     port: int = tag(1)
     address: str = tag(2)
     uid: int = tag(3, default=0)
 
 
-@message
 class Dial(Opener):
     type: ClassVar[Type] = Type.DIAL
     SHAPE: ClassVar[Shape] = Shape(channels=(0,), input=True, greets=True, max_replies=2)
@@ -320,12 +296,10 @@ class Dial(Opener):
     window: int = tag(6, default=256 * 1024)
 
 
-@message
 class Dialled(Message):
     address: str = tag(1)
 
 
-@message
 class DialDone(Message):
     sent: int = tag(1)
     received: int = tag(2)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
+from skerry._model import Model
 from skerry.wire.codec import Message
 from skerry.wire.frames import Type
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Shape:
+class Shape(Model):
     """What may travel on a stream. Without options: the agent answers with one REPLY and sends no DATA."""
 
     channels: tuple[int, ...] = ()
@@ -31,14 +30,16 @@ class Shape:
     """Whether the request is about a process that is there. No process outlives a stop, so it starts no sandbox."""
 
 
-class Opener(Message):
+class Opener(Message, abstract=True):
     """A message that opens a stream."""
 
-    __slots__ = ()
     type: ClassVar[Type]
     SHAPE: ClassVar[Shape] = Shape()
-    window: int = 0
-    """How many bytes the agent may send on each channel before the first CREDIT: a field where there are channels."""
+
+    @property
+    def window(self) -> int:
+        """How many bytes the agent may send on each channel before the first CREDIT; a field where there are any."""
+        return 0
 
     @property
     def shape(self) -> Shape:

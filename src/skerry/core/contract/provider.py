@@ -9,11 +9,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import BinaryIO, ClassVar
 
 from anyio.abc import ByteStream
 
+from skerry._model import Model
 from skerry.core.models import (
     BuiltTemplate,
     Changes,
@@ -33,8 +34,7 @@ AGENT_PORT = 0
 """The port number under which `dial` opens the agent's own channel."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Channel:
+class Channel(Model):
     """An open byte stream to an agent, and the token its HELLO needs.
 
     `greeting` is the agent's HELLO where the provider has exchanged greetings already: then neither side says it again.

@@ -7,9 +7,9 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
+from skerry._model import Model
 from skerry.core import ProviderUnavailable, Resources, SandboxSpec, SkerryError, home
 from skerry.providers.local import host
 from skerry.providers.local.engine import Engine
@@ -23,8 +23,7 @@ _ASK_FOR_VERSION = 1
 _TMPFS = 0x01021994
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Check:
+class Check(Model):
     """The result of one check. `fix` is a command or a sentence; None when there is nothing to do."""
 
     name: str

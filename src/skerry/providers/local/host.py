@@ -9,11 +9,11 @@ import select
 import shutil
 import signal
 import time
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from skerry._model import Model
 from skerry.core import ProviderUnavailable
 
 BINARIES = Path(__file__).parents[2] / "_bin"
@@ -31,8 +31,7 @@ def boottime() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessId:
+class ProcessId(Model, kw_only=False):
     """Identifies one process for good: the kernel may reuse its pid, but not with the same start time and boot."""
 
     pid: int

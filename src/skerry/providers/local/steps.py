@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
+from skerry._model import Model
 from skerry.providers.local.host import ProcessId
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Exit:
+class Exit(Model, kw_only=False):
     """A wait until a process is gone, for this many seconds at most."""
 
     process: ProcessId

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import dataclass
 
+from skerry._model import Model
 from skerry.core import Conflict, Corrupted, NewerVersion, SandboxNotFound, Unsupported
 from skerry.providers.local.engine import Engine
 from skerry.providers.local.storage.choose import find_storage
 from skerry.providers.local.storage.pool import PoolStorage
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StorageReport:
+class StorageReport(Model):
     """Where the files of sandboxes, snapshots and volumes are, and how much room there is."""
 
     kind: str

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
 import anyio
 
+from skerry._model import Model
 from skerry.core import ConnectionLost, ExecResult, InvalidArgument, ProcessNotFound
 from skerry.sdk.blocking.portal import caller
 from skerry.sdk.commands.exchange import Running
@@ -24,8 +24,7 @@ SIGKILL = 9
 CHANNELS: dict[OutputStream, int] = {"stdout": STDOUT, "stderr": STDERR}
 
 
-@dataclass(frozen=True, slots=True)
-class Attachment:
+class Attachment(Model, kw_only=False):
     """What to attach to, from where on, and whether only to look."""
 
     id: int

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import codecs
-from dataclasses import dataclass
 from typing import Literal
 
+from skerry._model import Model
 from skerry.core import Cut
 
 OutputStream = Literal["stdout", "stderr"]
@@ -16,8 +16,7 @@ MAX_LINE = 1024 * 1024
 """Characters after which a line is handed out in pieces."""
 
 
-@dataclass(frozen=True, slots=True)
-class OutputChunk:
+class OutputChunk(Model, kw_only=False):
     """Bytes a command wrote, and where they are in its stream."""
 
     stream: OutputStream
@@ -25,8 +24,7 @@ class OutputChunk:
     offset: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ProcessOutput:
+class ProcessOutput(Model):
     """What a process's ring buffers hold; `next` is what to pass as `since` for what comes after."""
 
     stdout: bytes
@@ -41,16 +39,14 @@ class ProcessOutput:
         return self.stdout_offset + len(self.stdout), self.stderr_offset + len(self.stderr)
 
 
-@dataclass(frozen=True, slots=True)
-class TerminalChunk:
+class TerminalChunk(Model, kw_only=False):
     """Bytes a terminal showed, and where they are in all of its output."""
 
     data: bytes
     offset: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TerminalOutput:
+class TerminalOutput(Model):
     """What a terminal's ring buffer holds; `next` is what to pass as `since` for what comes after."""
 
     data: bytes

@@ -7,12 +7,12 @@ import inspect
 import math
 import shlex
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TypedDict, TypeVar
 
 import anyio
 
+from skerry._model import Model
 from skerry.core import InvalidArgument, check_seconds
 from skerry.sdk.commands.output import OUTPUT_LIMIT
 from skerry.sdk.connection.stream import Stream
@@ -68,8 +68,7 @@ MAX_SIDE = 10_000
 """Columns or rows of a terminal."""
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Model, kw_only=False):
     """A checked command: the message, its input, and what the client keeps of its output."""
 
     command: str

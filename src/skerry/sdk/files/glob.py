@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from skerry._model import Model
 from skerry.core import FileInfo, FileMissing, InvalidArgument, NotADirectory
 from skerry.sdk.commands.request import SandboxPath
 
@@ -20,8 +21,7 @@ _MAGIC = re.compile(r"[*?\[\\]")
 _NO_DOT = r"(?!\.)"
 
 
-@dataclass(frozen=True, slots=True)
-class Pattern:
+class Pattern(Model, kw_only=False):
     """One alternative: where to look, how deep, and what matches there."""
 
     prefix: str

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from skerry._model import Model
 from skerry.core import Conflict, InvalidArgument
 from skerry.sdk.commands.request import SandboxPath, check_user, decode, encode_path
 from skerry.sdk.connection.link import FILE_GUARD, Link
@@ -21,8 +21,7 @@ MAX_LINE = 1000
 MAX_EDIT = 64 << 20
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SearchMatch:
+class SearchMatch(Model):
     """A line with a match."""
 
     path: str
@@ -34,8 +33,7 @@ class SearchMatch:
     """The line, cut after 1,000 characters; bytes that are not UTF-8 are replaced."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SearchResult:
+class SearchResult(Model):
     """What was found, in the order of the tree."""
 
     matches: tuple[SearchMatch, ...]
@@ -45,8 +43,7 @@ class SearchResult:
     """Files that were not searched: binary, too large, or not regular files."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Replacement:
+class Replacement(Model):
     """What was replaced."""
 
     files: dict[str, int]
@@ -59,8 +56,7 @@ class Replacement:
         return sum(self.files.values())
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Query:
+class Query(Model):
     """A checked search."""
 
     pattern: re.Pattern[str]
@@ -207,8 +203,7 @@ def _join(root: str, relative: str) -> str:
     return relative if root in (".", "./") else f"{root.rstrip('/')}/{relative}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Edit:
+class Edit(Model):
     """A checked replacement."""
 
     pattern: re.Pattern[str]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from urllib.parse import unquote, urlsplit, urlunsplit
 
+from skerry._model import Model
 from skerry.core import InvalidArgument
 
 TOKEN_USER = "x-access-token"
@@ -12,8 +13,7 @@ TOKEN_USER = "x-access-token"
 _HELPER = '!f() { test "$1" != get || printf "username=%s\\npassword=%s\\n" "$GIT_AUTH_USER" "$GIT_AUTH_SECRET"; }; f'
 
 
-@dataclass(frozen=True, slots=True)
-class Credentials:
+class Credentials(Model, kw_only=False):
     """What git needs to sign in: options of the command, which hold no secret, and the environment, which does."""
 
     server: str

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from skerry._model import Model
 from skerry.core import Corrupted
 from skerry.sdk.commands.request import decode
 
@@ -13,8 +13,7 @@ LOG_FIELDS = 7
 BRANCH_FORMAT = "%(HEAD)%00%(refname)%00%(objectname)%00%(upstream:short)%00%(symref)"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GitFileStatus:
+class GitFileStatus(Model):
     """A file that differs. `index` and `worktree` are git's letters: M, T, A, D, R, C, U, ? or "." for no change."""
 
     path: str
@@ -34,8 +33,7 @@ class GitFileStatus:
         return self.index not in ".?" and not self.conflicted
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GitStatus:
+class GitStatus(Model):
     """The state of a working tree."""
 
     branch: str | None
@@ -53,8 +51,7 @@ class GitStatus:
         return not self.files
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GitCommit:
+class GitCommit(Model):
     """A commit. Times are seconds since the epoch."""
 
     id: str
@@ -70,8 +67,7 @@ class GitCommit:
         return self.message.partition("\n")[0]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GitBranch:
+class GitBranch(Model):
     """A branch, or what was last seen of one of a remote."""
 
     name: str

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
 
+from skerry._model import Model
 from skerry.core import (
     NAME,
     RESERVED_HINT,
@@ -29,8 +29,7 @@ SnapshotName = str | SnapshotInfo
 MAX_DESCRIPTION = 4096
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SnapshotNode:
+class SnapshotNode(Model):
     """A snapshot in the tree of parents."""
 
     snapshot: SnapshotInfo

@@ -13,9 +13,10 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Literal
 
+from skerry._model import Model
 from skerry.core import (
     BuiltTemplate,
     ExecResult,
@@ -55,8 +56,7 @@ if TYPE_CHECKING:
 BUILD_TIMEOUT = 1800.0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BuildProgress:
+class BuildProgress(Model):
     """How far a build is."""
 
     template: str

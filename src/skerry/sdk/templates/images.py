@@ -13,11 +13,12 @@ import posixpath
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 from anyio.to_thread import run_sync
 
+from skerry._model import Model
 from skerry.core import (
     IMAGES,
     BuiltTemplate,
@@ -61,8 +62,7 @@ _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ImageConfig:
+class ImageConfig(Model):
     """What an image says about the sandboxes made from it."""
 
     digest: str

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from anyio.to_thread import run_sync
 
+from skerry._model import Model
 from skerry.core import AlreadyExists, ExecResult, InvalidArgument, SkerryError
 from skerry.sdk.commands.request import TextCallback, check_whole
 from skerry.sdk.git.auth import split_url
@@ -60,8 +61,7 @@ except OSError as error:
 """
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GitSource:
+class GitSource(Model):
     """A repository. `password` (a token goes there) is used for the clone and is nowhere in the sandbox afterwards."""
 
     url: str
@@ -81,8 +81,7 @@ class GitSource:
             check_whole(self.depth, "depth", least=1)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TarSource:
+class TarSource(Model):
     """A tar archive, compressed or not: a file of this machine, or an https URL that the sandbox itself fetches."""
 
     location: str | os.PathLike[str] = field(repr=False)  # a URL may have a password in it

@@ -14,11 +14,11 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from skerry.core import Conflict, replace_file
+from skerry.core import Conflict, InvalidArgument, from_plain, load_json, plain, replace_file
 
 ADMIN = "admin"
 """The first user's name."""
@@ -67,14 +67,14 @@ def _had(lock: TextIO) -> bool:
 def announce(directory: Path, url: str, ca_file: str | None) -> None:
     """Announce which process is the server, and its address once it answers."""
     instance = Instance(pid=os.getpid(), url=url, started_at=time.time(), ca_file=ca_file)
-    replace_file(directory / "run.json", json.dumps(asdict(instance)).encode(), flush=True, several=True)
+    replace_file(directory / "run.json", json.dumps(instance, default=plain).encode(), flush=True, several=True)
 
 
 def read(directory: Path) -> Instance | None:
     """What a server last announced."""
     try:
-        return Instance(**json.loads((directory / "run.json").read_text()))
-    except (FileNotFoundError, ValueError, TypeError):
+        return from_plain(Instance, load_json((directory / "run.json").read_bytes()))
+    except (FileNotFoundError, InvalidArgument):
         return None
 
 

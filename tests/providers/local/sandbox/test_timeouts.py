@@ -16,11 +16,11 @@ import pytest
 
 from skerry import Sandbox
 from skerry.core import errors
+from skerry.core.json import plain
 from skerry.core.models import OnTimeout, SandboxSpec, State, VolumeMount
 from skerry.providers.local import LocalProvider
 from skerry.providers.local.engine import Engine
 from skerry.providers.local.host import ProcessId
-from skerry.providers.local.sandbox import record as records
 from tests import inventory
 
 PATIENCE = 30.0
@@ -203,8 +203,8 @@ def test_a_record_from_before_there_was_a_choice_opens_and_goes_by_the_name(engi
     path = engine.store.directory(made.id) / "record.json"
     record = json.loads(path.read_bytes())
     del record["spec"]["on_timeout"]
-    asked = {name: value for name, value in records.plain(spec).items() if name != "on_timeout"}
-    record["asked"] = hashlib.sha256(json.dumps(asked, default=records.plain, sort_keys=True).encode()).hexdigest()
+    asked = {name: value for name, value in plain(spec).items() if name != "on_timeout"}
+    record["asked"] = hashlib.sha256(json.dumps(asked, default=plain, sort_keys=True).encode()).hexdigest()
     path.write_text(json.dumps(record))
     assert engine.get(made.id).on_timeout == "stop"
     assert engine.create(spec).id == made.id

@@ -13,10 +13,11 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from pathlib import Path
 
+from skerry._model import Model
 from skerry.core import (
     Conflict,
     Corrupted,
@@ -53,8 +54,7 @@ _ENVIRONMENT = {
 _SYSTEMD_NAMES = (re.compile(rb"sd_\w+"), re.compile(rb"LIBSYSTEMD_\d+"))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Layout:
+class Layout(Model):
     """The paths of one sandbox's folder."""
 
     directory: Path
@@ -93,8 +93,7 @@ class Layout:
             shutil.rmtree(path, ignore_errors=True)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Mount:
+class Mount(Model):
     """A directory of this machine, writable or not, in a sandbox."""
 
     path: str
@@ -108,8 +107,7 @@ class Mount:
         return f"volume={'ro' if self.read_only else 'rw'}:{':'.join(counted)}:{self.source}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Disk:
+class Disk(Model):
     """What a sandbox's root is made of."""
 
     lowers: tuple[Path, ...]
@@ -139,8 +137,7 @@ def address(path: Path) -> Iterator[str]:
         os.close(fd)
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
+class Started(Model, kw_only=False):
     """A sandbox that runs: its first process, and a connection to its agent on which greetings have been exchanged."""
 
     init: ProcessId

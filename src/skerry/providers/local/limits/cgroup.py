@@ -9,9 +9,9 @@ import errno
 import os
 import signal
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
+from skerry._model import Model
 from skerry.core import ProviderUnavailable, Resources, Unsupported
 
 GROUP = "skerry"
@@ -28,8 +28,7 @@ _LEAF = "init"
 _MOVES = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Counters:
+class Counters(Model, kw_only=False):
     """What the kernel counted for a sandbox."""
 
     cpu_seconds: float
@@ -37,8 +36,7 @@ class Counters:
     pids: int
 
 
-@dataclass(frozen=True, slots=True)
-class Hierarchy:
+class Hierarchy(Model, kw_only=False):
     """One mounted cgroup file system and the controllers on it."""
 
     path: Path

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import os
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
-from typing import Any
 
+from skerry._model import Model
 from skerry.core import (
     Corrupted,
     ErrorType,
     Event,
+    InvalidArgument,
     NewerVersion,
     Resources,
     SandboxFailed,
     SandboxInfo,
     SandboxSpec,
     State,
-    VolumeMount,
+    from_plain,
+    load_json,
+    plain,
     plain_name,
+    read_record,
     replace_file,
 )
 from skerry.providers.local.host import ProcessId, boot_id, boottime
@@ -33,8 +35,7 @@ VERSION = 3
 READS = (2, VERSION)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Record:
+class Record(Model):
     """What Skerry knows of a sandbox. Only the holder of its lock writes it."""
 
     id: str
@@ -166,11 +167,6 @@ def write(directory: Path, record: Record, *, flush: bool = False) -> None:
     replace_file(directory / "record.json", data, flush=flush)
 
 
-def plain(value: object) -> dict[str, object]:
-    """A dataclass as a dict of its fields, without the copies that dataclasses.asdict makes."""
-    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}  # type: ignore[arg-type]
-
-
 def remove(directory: Path) -> None:
     (directory / "record.json").unlink(missing_ok=True)
 
@@ -180,47 +176,16 @@ def read(directory: Path) -> Record:
     path = directory / "record.json"
     data = path.read_bytes()
     try:
-        return _parse(json.loads(data))
+        return read_record(Record, data, READS)
     except NewerVersion as error:
         raise NewerVersion(
             f"the record of sandbox {directory.name} is from a newer version of Skerry ({error})"
         ) from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except InvalidArgument as error:
         raise Corrupted(
             f"the record of sandbox {directory.name} is damaged ({error})",
             hint=f"its files are in {directory}; `skerry rm {directory.name}` removes it",
         ) from error
-
-
-def check_version(found: object, known: Sequence[int]) -> None:
-    """Raises NewerVersion for a version above the known ones, ValueError for an unknown one."""
-    if isinstance(found, int) and found > max(known):
-        raise NewerVersion(f"record version {found}; this one reads up to {max(known)}")
-    if found not in known:
-        raise ValueError(f"it has the version {found!r}")
-
-
-def process(value: dict[str, Any] | None) -> ProcessId | None:
-    return None if value is None else ProcessId(int(value["pid"]), int(value["start"]), str(value["boot"]))
-
-
-def _parse(data: dict[str, Any]) -> Record:
-    check_version(data.pop("version"), READS)
-    spec = dict(data["spec"])
-    spec["resources"] = Resources(**spec["resources"])
-    spec["volumes"] = tuple(VolumeMount(**mount) for mount in spec["volumes"])
-    return Record(
-        **{
-            **data,
-            "state": State(data["state"]),
-            "spec": SandboxSpec(**spec),
-            "limits": Resources(**data["limits"]),
-            "init": process(data["init"]),
-            "lease": process(data["lease"]),
-            "ports": tuple(data["ports"]),
-            "lowers": tuple(data["lowers"]),
-        }
-    )
 
 
 def variables(record: Record) -> dict[str, str]:
@@ -257,7 +222,7 @@ def read_events(directory: Path, sandbox_id: str, since: int) -> list[Event]:
         return []
     try:
         return [
-            Event(cursor=number, sandbox_id=sandbox_id, **json.loads(line))
+            from_plain(Event, {**load_json(line), "cursor": number, "sandbox_id": sandbox_id})
             for number, line in enumerate(lines, start=1)
             if number > since
         ]

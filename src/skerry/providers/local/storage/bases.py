@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
-from skerry.core import BuiltTemplate, Corrupted, Resources, Script, TemplateNotFound, resolve_built
+from skerry._model import Model
+from skerry.core import (
+    BuiltTemplate,
+    Corrupted,
+    InvalidArgument,
+    TemplateNotFound,
+    from_plain,
+    load_json,
+    resolve_built,
+)
 from skerry.providers.local.sandbox.folders import Store
 from skerry.providers.local.storage import common_layer, host_layer
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Base:
+class Base(Model):
     """What a new sandbox begins with."""
 
     template: str
@@ -83,10 +90,10 @@ def read_template(store: Store, template_id: str) -> BuiltTemplate:
         raise TemplateNotFound(f"there is no template {template_id!r}")
     path = store.templates / f"{template_id}.json"
     try:
-        return _parse(json.loads(path.read_bytes()))
+        return from_plain(BuiltTemplate, load_json(path.read_bytes()))
     except FileNotFoundError:
         raise TemplateNotFound(f"there is no template {template_id!r}; it was removed, or never built") from None
-    except (ValueError, KeyError, TypeError) as error:
+    except InvalidArgument as error:
         raise Corrupted(f"{path} is damaged ({error})", hint="remove it and build the template again") from error
 
 
@@ -97,18 +104,3 @@ def templates(store: Store) -> Iterator[BuiltTemplate]:
             yield read_template(store, path.stem)
         except TemplateNotFound:
             continue  # it was just removed
-
-
-def _parse(data: dict[str, object]) -> BuiltTemplate:
-    lists = {name: tuple(_list(data[name])) for name in ("layers", "ports", "aliases")}
-    scripts = {name: tuple(Script(**each) for each in _list(data[name])) for name in ("post_create", "post_start")}
-    resources = data["resources"]
-    if not isinstance(resources, dict):
-        raise TypeError("it has invalid resources")
-    return BuiltTemplate(**{**data, **lists, **scripts, "resources": Resources(**resources)})  # type: ignore[arg-type]
-
-
-def _list(value: object) -> list[dict[str, str]]:
-    if not isinstance(value, list):
-        raise TypeError(f"{value!r} is not a list")
-    return value

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import cast, get_args
 
+from skerry._model import Model
 from skerry.archive import JSON, Manifest
 from skerry.core import Corrupted, InvalidArgument, OnTimeout, Resources
 
@@ -19,8 +20,7 @@ _MAX_ITEMS = 4096
 _MAX_NUMBER = 2**63
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StateFile:
+class StateFile(Model):
     """Everything about a sandbox that is in the file besides its files. Secrets are not."""
 
     skerry: str

@@ -14,11 +14,11 @@ import shutil
 import stat
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Literal
 
+from skerry._model import Model
 from skerry.providers.local.locks import FileLock
 from skerry.providers.local.sandbox.folders import Store
 from skerry.providers.local.storage.base import remove_tree
@@ -131,8 +131,7 @@ def mounts() -> list[str]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Model, kw_only=False):
     """Something of this machine that is shared read-only, at the same path inside."""
 
     path: str

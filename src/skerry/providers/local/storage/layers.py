@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from skerry.core import SANDBOX, BuiltTemplate, Conflict, DiskFull, InvalidArgument, State, TemplateNotFound
+from skerry.core import SANDBOX, BuiltTemplate, Conflict, DiskFull, InvalidArgument, State, TemplateNotFound, plain
 from skerry.providers.local.locks import FileLock
 from skerry.providers.local.sandbox.changes import Changes
 from skerry.providers.local.storage import bases
@@ -125,7 +125,7 @@ class Templates:
         return info
 
     def _write(self, info: BuiltTemplate) -> None:
-        _replace(self._store.templates / f"{info.id}.json", json.dumps(dataclasses.asdict(info)).encode())
+        _replace(self._store.templates / f"{info.id}.json", json.dumps(info, default=plain).encode())
 
     def remove(self, template_id: str, *, later: bool = False) -> None:
         """Remove a template, `later` once nothing needs it. Raises TemplateNotFound, Conflict while something does."""

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
-from typing import Any
 
-from skerry.core import Corrupted, NewerVersion, SnapshotInfo, SnapshotKind, replace_file
+from skerry._model import Model
+from skerry.core import (
+    Corrupted,
+    InvalidArgument,
+    NewerVersion,
+    SnapshotInfo,
+    SnapshotKind,
+    plain,
+    read_record,
+    replace_file,
+)
 from skerry.providers.local.host import ProcessId
-from skerry.providers.local.sandbox.record import check_version, plain, process
 
 VERSION = 1
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Kept:
+class Kept(Model):
     """What Skerry knows of a snapshot. Only the holder of the lock of all snapshots writes it."""
 
     id: str
@@ -80,18 +87,11 @@ def read(path: Path) -> Kept:
     """Raises FileNotFoundError, NewerVersion, or Corrupted when the file is not a snapshot's record."""
     data = path.read_bytes()
     try:
-        return _parse(json.loads(data))
+        return read_record(Kept, data, (VERSION,))
     except NewerVersion as error:
         raise NewerVersion(f"the record of snapshot {path.stem} is from a newer version of Skerry ({error})") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except InvalidArgument as error:
         raise Corrupted(
             f"the record of snapshot {path.stem} is damaged ({error})",
             hint=f"`skerry snapshot rm {path.stem}` removes it and its files",
         ) from error
-
-
-def _parse(data: dict[str, Any]) -> Kept:
-    check_version(data.pop("version"), (VERSION,))
-    return Kept(
-        **{**data, "ports": tuple(data["ports"]), "lowers": tuple(data["lowers"]), "lease": process(data["lease"])}
-    )

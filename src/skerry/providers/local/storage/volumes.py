@@ -18,15 +18,16 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from skerry._model import Model
 from skerry.core import (
     NAME,
     RESERVED,
     Conflict,
     Corrupted,
     FileMissing,
+    InvalidArgument,
     NewerVersion,
     NotADirectory,
     SandboxNotFound,
@@ -36,6 +37,9 @@ from skerry.core import (
     VolumeNotFound,
     check_mounts,
     check_volume_name,
+    from_plain,
+    load_json,
+    plain,
     replace_file,
 )
 from skerry.providers.local.home import Home
@@ -50,8 +54,7 @@ USER = 1000
 """The owner, in every sandbox, of a new volume and of a directory made for a subpath."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Volume:
+class Volume(Model):
     """A volume's record."""
 
     name: str
@@ -213,17 +216,17 @@ class Volumes:
                 yield entry.name.removesuffix(".json")
 
     def _write(self, volume: Volume) -> None:
-        replace_file(self._record(volume.name), json.dumps(dataclasses.asdict(volume)).encode(), flush=True)
+        replace_file(self._record(volume.name), json.dumps(volume, default=plain).encode(), flush=True)
 
     def _read(self, name: str) -> Volume:
         """Raises VolumeNotFound, Corrupted."""
         if not NAME.fullmatch(name):
             raise _not_found(name)
         try:
-            return Volume(**json.loads(self._record(name).read_bytes()))
+            return from_plain(Volume, load_json(self._record(name).read_bytes()))
         except FileNotFoundError:
             raise _not_found(name) from None
-        except (ValueError, TypeError) as error:
+        except InvalidArgument as error:
             raise Corrupted(
                 f"the record of volume {name!r} is damaged ({error})",
                 hint=f"its files are in {self._home.storage.volumes / name}; `skerry volume rm {name}` removes it",

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import ast
-import base64
 import dataclasses
 import functools
 import inspect
-import json
 import textwrap
 import types
 from collections.abc import Mapping
-from enum import Enum
 from typing import Any, ForwardRef, Literal, Union, get_args, get_origin, get_type_hints
 
 from fastapi import Response
 from pydantic import BaseModel, Field, create_model
 
-from skerry.core import CodeResult, ExecResult
+from skerry import core
+from skerry.core import CodeResult, ExecResult, dump_json
 from skerry.sdk import ProcessOutput, Replacement, TerminalOutput
 
 PROPERTIES: dict[type, tuple[str, ...]] = {
@@ -43,7 +41,7 @@ class JsonResponse(Response):
 
 
 def to_json(content: object) -> bytes:
-    return json.dumps(plain(content), ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode("ascii")
+    return dump_json(content, plain)
 
 
 def answer(content: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
@@ -51,45 +49,10 @@ def answer(content: object, status: int = 200, headers: Mapping[str, str] | None
 
 
 def plain(value: object) -> Any:
-    """The value, made only of types that JSON has."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _fields(value)
+    """`core.plain` as answers have it."""
     if isinstance(value, BaseModel):
-        return plain(value.model_dump())
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, bytes | bytearray | memoryview):
-        return base64.b64encode(value).decode("ascii")
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [plain(item) for item in value]
-    return value
-
-
-def _fields(value: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    kind = type(value)
-    for field in dataclasses.fields(value):
-        item = getattr(value, field.name)
-        if kind in TEXT and isinstance(item, bytes):
-            name = field.name.removesuffix("_bytes")
-            found[name], found[f"{name}_base64"] = text_and_bytes(item)
-            if getattr(value, f"{name}_cut", None) is not None:
-                found[name], found[f"{name}_base64"] = getattr(value, name), plain(item)
-        else:
-            found[field.name] = plain(item)
-    for name in PROPERTIES.get(kind, ()):
-        found[name] = plain(getattr(value, name))
-    return found
-
-
-def text_and_bytes(data: bytes) -> tuple[str, str | None]:
-    """The bytes as text, and in base64 if the text does not represent them exactly."""
-    try:
-        return data.decode("utf-8"), None
-    except UnicodeDecodeError:
-        return data.decode("utf-8", "replace"), base64.b64encode(data).decode("ascii")
+        return value.model_dump()
+    return core.plain(value, text=TEXT, properties=PROPERTIES)
 
 
 @functools.cache
