@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -23,16 +26,41 @@ def _program(arguments: list[str]) -> typer.Typer:
 
 def main() -> None:
     """Runs the command line of this process and exits: 2 for wrong usage."""
-    arguments = sys.argv[1:]
+    gc.set_threshold(20_000)  # almost nothing that is imported is ever garbage
+    ended: list[int] = []
+    atexit.register(_leave, ended)  # before all others, so it is called after them
+    try:
+        _run(sys.argv[1:])
+    except SystemExit as end:
+        if isinstance(end.code, int | None):
+            ended.append(end.code or 0)
+        raise
+    ended.append(0)
+
+
+def _leave(ended: list[int]) -> None:
+    """Ends the process without taking the interpreter apart, which would take longer than many a command.
+
+    Threads have ended by now, and what else was to be done at the exit is done.
+    """
+    if ended:
+        try:
+            for stream in filter(None, (sys.stdout, sys.stderr)):
+                stream.flush()
+        except (OSError, ValueError):
+            return  # Python reports it
+        os._exit(ended[0] & 0xFF)
+
+
+def _run(arguments: list[str]) -> None:
     if arguments in ([], ["-h"], ["--help"]):
         print(outline())
-        return
-    if arguments[0] == ASK:
+    elif arguments[0] == ASK:
         from skerry.cli.completion import scripts
         from skerry.cli.program import build
 
         scripts.answer(build(), arguments[1:])
-        return
-    from skerry.cli.program import perform
+    else:
+        from skerry.cli.program import perform
 
-    perform(_program(arguments), arguments)
+        perform(_program(arguments), arguments)

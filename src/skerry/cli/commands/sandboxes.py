@@ -249,9 +249,9 @@ def tell_end(info: SandboxInfo) -> None:
 
 
 async def _list() -> list[SandboxInfo]:
-    from skerry import AsyncSandbox
+    from skerry.core import registry
 
-    return [*await AsyncSandbox.list()]
+    return [*await registry.provider().list()]
 
 
 async def _destroy(name: str, grace: float | None) -> str:

@@ -50,6 +50,8 @@ from skerry.sdk.commands.output import (
     TerminalOutput,
 )
 from skerry.sdk.commands.request import (
+    COLS,
+    ROWS,
     BytesCallback,
     Command,
     CommandOptions,
@@ -59,6 +61,7 @@ from skerry.sdk.commands.request import (
     Stdin,
     TextCallback,
 )
+from skerry.sdk.connection.link import CHECK_GUARD
 from skerry.sdk.create import CreateOptions
 from skerry.sdk.events import EventCallback, EventType
 from skerry.sdk.files import files as _files
@@ -72,7 +75,6 @@ from skerry.sdk.git.output import (
     GitCommit,
     GitStatus,
 )
-from skerry.sdk.health import TIMEOUT as CHECK_TIMEOUT
 from skerry.sdk.health import BlockingChecks, HealthReport, blocking_checks
 from skerry.sdk.listing import SandboxPage, SandboxStatus
 from skerry.sdk.options import ResourceOptions
@@ -93,7 +95,6 @@ from skerry.sdk.templates.templates import TemplateOption
 from skerry.sdk.terminals import stream as _stream
 from skerry.sdk.terminals import terminal as _terminal
 from skerry.sdk.terminals import terminals as _terminals
-from skerry.sdk.terminals.terminals import COLS, ROWS
 from skerry.templates import Template
 
 
@@ -1592,7 +1593,7 @@ class Sandbox:
         """Whether a command would run now: the sandbox runs and its agent answers within 5 seconds."""
         return run(self._inner.is_ready())
 
-    def health_check(self, checks: BlockingChecks | None = None, *, timeout: float = CHECK_TIMEOUT) -> HealthReport:
+    def health_check(self, checks: BlockingChecks | None = None, *, timeout: float = CHECK_GUARD) -> HealthReport:
         """Check the agent, a command, disk, memory and workdir, and run the caller's own checks by name, all at once.
 
         A check is a shell command that must exit with 0, or a function of the sandbox that returns True or None, or
