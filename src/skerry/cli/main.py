@@ -6,10 +6,11 @@ import atexit
 import gc
 import os
 import sys
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from skerry.cli.completion import ASK
-from skerry.cli.table import COMMANDS, GROUPS, outline
+from skerry.cli.table import AT_ONCE, COMMAND_LAST, COMMANDS, GROUPS, outline
 
 if TYPE_CHECKING:
     import typer
@@ -31,6 +32,9 @@ def main() -> None:
     atexit.register(_leave, ended)  # before all others, so it is called after them
     try:
         _run(sys.argv[1:])
+    except KeyboardInterrupt:
+        ended.append(130)
+        raise SystemExit(130) from None
     except SystemExit as end:
         if isinstance(end.code, int | None):
             ended.append(end.code or 0)
@@ -60,7 +64,23 @@ def _run(arguments: list[str]) -> None:
         from skerry.cli.program import build
 
         scripts.answer(build(), arguments[1:])
-    else:
+    elif not _done_at_once(arguments):
         from skerry.cli.program import perform
 
         perform(_program(arguments), arguments)
+
+
+def _done_at_once(arguments: list[str]) -> bool:
+    """Run the command if it can do without typer. Ends with SystemExit where the command does."""
+    word = arguments[0]
+    if word not in AT_ONCE:
+        return False
+    from skerry.cli.declare import parse
+
+    _, module, function, _ = COMMANDS[word]
+    command = getattr(import_module(f"skerry.cli.{module}"), function)
+    values = parse(command, arguments[1:], interspersed=word not in COMMAND_LAST)
+    if values is None:
+        return False
+    command(**values)
+    return True

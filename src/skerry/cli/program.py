@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+import functools
+import inspect
+from collections.abc import Callable, Container
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 import typer
 
+from skerry.cli.declare import Argument, Option
 from skerry.cli.help import Outlined
 from skerry.cli.options import Format
-from skerry.cli.table import ABOUT, COMMANDS, GROUPS, OPTIONS
-
-_COMMAND_LAST = ("run", "exec", "sh")
-"""What follows the first word of these belongs to the command that they run."""
+from skerry.cli.table import ABOUT, COMMAND_LAST, COMMANDS, GROUPS, OPTIONS
 
 if TYPE_CHECKING:
     app: typer.Typer
@@ -57,16 +57,46 @@ def build(only: Container[str] | None = None) -> typer.Typer:
     program.callback()(skerry)
     for name, (_, module, function, _) in COMMANDS.items():
         if only is None or name in only:
-            settings: dict[str, Any] = {"allow_interspersed_args": name not in _COMMAND_LAST}
-            program.command(name, context_settings=settings)(_object(module, function))
+            settings: dict[str, Any] = {"allow_interspersed_args": name not in COMMAND_LAST}
+            program.command(name, context_settings=settings)(for_typer(_object(module, function)))
     for name, (_, module, group, _) in GROUPS.items():
         if only is None or name in only:
-            program.add_typer(_object(module, group), name=name)
+            inner: typer.Typer = _object(module, group)
+            for each in inner.registered_commands:
+                each.callback = each.callback and for_typer(each.callback)
+            program.add_typer(inner, name=name)
     return program
 
 
 def _object(module: str, name: str) -> Any:
     return getattr(import_module(f"skerry.cli.{module}"), name)
+
+
+def for_typer(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The command with its options and arguments as typer declares them."""
+    own = inspect.signature(command, eval_str=True)
+    parameters = [each.replace(annotation=_typer_annotation(each.annotation)) for each in own.parameters.values()]
+
+    @functools.wraps(command)
+    def wrapper(**values: Any) -> Any:
+        return command(**values)
+
+    wrapper.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    wrapper.__annotations__ = {each.name: each.annotation for each in parameters}
+    return wrapper
+
+
+def _typer_annotation(annotation: Any) -> Any:
+    kind, *declared = get_args(annotation) if get_origin(annotation) is Annotated else (annotation,)
+    match declared:
+        case [Argument() as it]:
+            made = typer.Argument(metavar=it.metavar, help=it.help, show_default=it.show_default)
+        case [Option() as it]:
+            text = it.help if isinstance(it.help, str) else it.help()
+            made = typer.Option(*it.names, metavar=it.metavar, help=text, show_default=it.show_default)
+        case _:
+            return annotation
+    return Annotated[kind, made]
 
 
 def _format(arguments: list[str]) -> Format:

@@ -84,6 +84,10 @@ GROUPS = {
     "storage": ("Machine", "commands.storage", "app", "Show where this machine keeps the files of sandboxes."),
 }
 """The same for each group of commands, with its object in the module."""
+COMMAND_LAST = ("run", "exec", "sh")
+"""What follows the first word of these belongs to the command that they run."""
+AT_ONCE = ("create", "exec", "info", "ps", "run")
+"""The commands that do without typer if the command line is certainly right."""
 
 HEADINGS = ("Sandboxes", "Lifecycle", "Running", "Files", "Keeping", "Network", "Looking", "Server", "Machine")
 """In the order of the help."""

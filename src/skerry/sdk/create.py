@@ -130,7 +130,7 @@ async def make_sandbox(cls: type[S], provider: str | Provider | None, given: Cre
         from skerry.sdk.templates.setup import make_workdir
 
         await make_workdir(sandbox)
-    if _needs_preparation(built, origin):
+    if _needs_preparation(built, origin) and not info.prepared:
         from skerry.sdk.templates.setup import prepare
 
         await prepare(sandbox, built, origin, given.get("on_log"))

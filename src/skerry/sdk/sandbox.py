@@ -6,7 +6,7 @@ import dataclasses
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Literal, Self, Unpack
 
 import anyio
 
@@ -46,25 +46,18 @@ from skerry.sdk.connection.link import CHECK_GUARD, Link, PassiveLink
 from skerry.sdk.create import CreateOptions, make_sandbox
 from skerry.sdk.events import EventCallback, EventLog, EventType
 from skerry.sdk.log import log
+from skerry.sdk.parts import Parts
 from skerry.sdk.state import lifecycle
 from skerry.sdk.state.verbs import StateVerbs
 from skerry.wire import Life, LifeReply
 
 if TYPE_CHECKING:
-    from skerry.sdk.commands.env import AsyncEnv
-    from skerry.sdk.files.files import AsyncFiles
-    from skerry.sdk.git.git import AsyncGit
     from skerry.sdk.health import Checks, HealthReport
     from skerry.sdk.instructions import Instructions
     from skerry.sdk.listing import SandboxPage, SandboxStatus
-    from skerry.sdk.ports.ports import AsyncPorts
-    from skerry.sdk.processes.processes import AsyncProcesses
     from skerry.sdk.state.clone import CopyOptions
     from skerry.sdk.state.export import KeyOptions, StateProgress, StateTarget
-    from skerry.sdk.state.snapshots import AsyncSandboxSnapshots, LogCallback
-    from skerry.sdk.terminals.terminals import AsyncTerminals
-
-T = TypeVar("T")
+    from skerry.sdk.state.snapshots import LogCallback
 
 READY_GUARD = 5.0
 DESTROY_GUARD = 600.0
@@ -88,7 +81,7 @@ class AsyncForkResult:
         return self._error
 
 
-class AsyncSandbox(StateVerbs):
+class AsyncSandbox(Parts, StateVerbs):
     """An isolated environment to run commands in: made by `create`, `clone`, `fork`; found by `connect`, `get`, `find`.
 
     `async with` on one that was made here ties its life to the block: it is destroyed on the way out, and ends with
@@ -115,8 +108,7 @@ class AsyncSandbox(StateVerbs):
             self._link = Link(provider, info.id, auto_start=auto_start, on_event=self._log.add)
         else:
             self._log, self._link = passive_of._log, PassiveLink(passive_of._link)
-        self._parts: dict[str, Any] = {}
-        """What `files` and the like have made. They are imported when they are first used: a command needs none."""
+        self._parts = {}
         self._instructions: Instructions | None = None
         self._owned = owned
         if passive_of is None:
@@ -317,64 +309,6 @@ class AsyncSandbox(StateVerbs):
         from skerry.sdk.listing import spec_of
 
         return dataclasses.replace(self._spec or spec_of(self._info), resources=self._info.resources)
-
-    @property
-    def files(self) -> AsyncFiles:
-        """Its files."""
-        from skerry.sdk.files.files import AsyncFiles
-
-        return self._part("files", AsyncFiles)
-
-    @property
-    def processes(self) -> AsyncProcesses:
-        """Its background processes."""
-        from skerry.sdk.processes.processes import AsyncProcesses
-
-        return self._part("processes", AsyncProcesses)
-
-    @property
-    def terminals(self) -> AsyncTerminals:
-        """Its terminals."""
-        from skerry.sdk.terminals.terminals import AsyncTerminals
-
-        return self._part("terminals", AsyncTerminals)
-
-    @property
-    def env(self) -> AsyncEnv:
-        """The environment of later commands."""
-        from skerry.sdk.commands.env import AsyncEnv
-
-        return self._part("env", AsyncEnv)
-
-    @property
-    def ports(self) -> AsyncPorts:
-        """Its TCP ports."""
-        from skerry.sdk.ports.ports import AsyncPorts
-
-        return self._part("ports", AsyncPorts)
-
-    @property
-    def git(self) -> AsyncGit:
-        """Its repositories."""
-        from skerry.sdk.git.git import AsyncGit
-
-        return self._part("git", AsyncGit)
-
-    @property
-    def snapshots(self) -> AsyncSandboxSnapshots:
-        """Its snapshots."""
-        from skerry.sdk.state.snapshots import AsyncSandboxSnapshots
-
-        return self._part("snapshots", lambda link: AsyncSandboxSnapshots(self._provider, self.id, self._restored))
-
-    def _part(self, name: str, make: Callable[[Link], T]) -> T:
-        """The same object whenever it is asked for, from any thread."""
-        found: T | None = self._parts.get(name)
-        return self._parts.setdefault(name, make(self._link)) if found is None else found
-
-    async def _close_ports(self) -> None:
-        if (ports := self._parts.get("ports")) is not None:
-            await ports._close()
 
     async def save_state(self, name: str | None = None) -> SnapshotInfo:
         """Take a snapshot, as `snapshots.create` does; `create(restore_from=…)` continues from it."""

@@ -51,8 +51,6 @@ async def prepare(
 
     Raises TemplateBuildFailed, and what fetching raises.
     """
-    if sandbox._info.prepared:
-        return
     mine = sandbox.config.idempotency_key is None
     try:
         try:
