@@ -121,6 +121,29 @@ def test_a_command_is_told_in_the_first_sentence_of_its_docstring() -> None:
     assert told == {name: text.split("\n\n")[0].split(". ")[0].removesuffix(".") + "." for name, text in own.items()}
 
 
+def test_the_exit_waits_for_threads_calls_handlers_and_keeps_the_code() -> None:
+    program = """
+import atexit, sys, threading, time
+from skerry.cli import main
+
+def run(arguments):
+    atexit.register(print, "handler")
+    threading.Thread(target=lambda: (time.sleep(0.2), print("thread"))).start()
+    raise SystemExit(7)
+
+main._run = run
+main.main()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (7, "thread\nhandler\n", "")
+
+
+def test_ctrl_c_before_a_command_begins_is_no_traceback() -> None:
+    program = "from skerry.cli import main\ndef run(arguments): raise KeyboardInterrupt\nmain._run = run; main.main()"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 def test_version_is_that_of_the_package(skerry: Skerry) -> None:
     assert skerry("--version").text == f"skerry {version('skerry')}\n"
 

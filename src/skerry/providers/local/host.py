@@ -6,7 +6,6 @@ import ctypes
 import os
 import re
 import select
-import shutil
 import signal
 import time
 from dataclasses import dataclass
@@ -132,6 +131,8 @@ def knows_filesystem(name: str) -> bool:
 
 @cache
 def _search(name: str) -> str | None:
+    import shutil
+
     return shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin:/usr/local/sbin")
 
 
