@@ -30,10 +30,11 @@ MODULES = (
     "state.snapshots",
     "templates.templates",
     "state.volumes",
+    "parts",
     "state.verbs",
     "sandbox",
 )
-PARTS = ("state.verbs",)
+PARTS = ("parts", "state.verbs")
 """Modules among these with a class that others derive from: its members are in their blocking classes too."""
 TARGET = PACKAGE / "blocking/_sync.py"
 HEADER = """\

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import skerry
-from skerry.cli.main import app
+from skerry.cli.program import app
 from skerry.core import errors, models
 from skerry.testing import SUITES, cases_of
 

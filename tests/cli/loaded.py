@@ -13,8 +13,9 @@ import socket
 import sys
 from typing import Any
 
+import skerry.cli.program
 import skerry.providers.local
-import skerry.sdk  # noqa: F401
+import skerry.sdk.sandbox  # noqa: F401
 from skerry.cli.main import main
 
 MOST = 1 << 20

@@ -1,4 +1,4 @@
-"""How help is shown: commands in groups, and the command `help`."""
+"""The help of the program inside typer, and the command `help`."""
 
 from __future__ import annotations
 
@@ -7,25 +7,14 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-GROUPS = ("Sandboxes", "Lifecycle", "Running", "Files", "Keeping", "Network", "Looking", "Server", "Machine")
-"""The groups in the order of the help; a command names its group as `rich_help_panel`."""
+from skerry.cli.table import outline
 
 
-class Grouped(TyperGroup):
-    """Shows its commands under the headings of GROUPS, without rich."""
+class Outlined(TyperGroup):
+    """Shows its commands under their headings."""
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        shown = [(name, self.commands[name]) for name in self.list_commands(ctx)]
-        width = max(len(name) for name, _ in shown)
-        for group in GROUPS:
-            rows = [
-                (name.ljust(width), command.get_short_help_str(formatter.width - width - 6))
-                for name, command in shown
-                if getattr(command, "rich_help_panel", None) == group and not command.hidden
-            ]
-            if rows:
-                with formatter.section(group):
-                    formatter.write_dl(rows)
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        formatter.write(outline() + "\n")
 
 
 def help_(

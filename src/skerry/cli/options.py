@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from skerry.cli.declare import Argument, Option
 
 if TYPE_CHECKING:
     from skerry.core import VolumeMount
@@ -39,21 +39,21 @@ def _lifetime_help() -> str:
     return f"{what}: {bounds.lifetime:g} by default, at most {bounds.max_lifetime:g}."
 
 
-Output = Annotated[Format, typer.Option("-o", "--output", help="Print in this format.")]
-SandboxName = Annotated[str, typer.Argument(metavar="SANDBOX", help="The sandbox's id or name.", show_default=False)]
+Output = Annotated[Format, Option("-o", "--output", help="Print in this format.")]
+SandboxName = Annotated[str, Argument(metavar="SANDBOX", help="The sandbox's id or name.", show_default=False)]
 ProcessId = Annotated[
     int | None,
-    typer.Argument(metavar="[PROCESS]", help="The process's id, as `exec --detach` prints it.", show_default=False),
+    Argument(metavar="[PROCESS]", help="The process's id, as `exec --detach` prints it.", show_default=False),
 ]
 Env = Annotated[
     list[str] | None,
-    typer.Option("--env", "-e", metavar="K=V", help="Set an environment variable; K alone passes yours. Repeatable."),
+    Option("--env", "-e", metavar="K=V", help="Set an environment variable; K alone passes yours. Repeatable."),
 ]
-Name = Annotated[str | None, typer.Option("--name", metavar="NAME", help="Give it this unique name.")]
-Lifetime = Annotated[float | None, typer.Option("--lifetime", metavar="S", help=_lifetime_help())]
+Name = Annotated[str | None, Option("--name", metavar="NAME", help="Give it this unique name.")]
+Lifetime = Annotated[float | None, Option("--lifetime", metavar="S", help=_lifetime_help)]
 OnTimeoutOption = Annotated[
     OnTimeout | None,
-    typer.Option(
+    Option(
         "--on-timeout",
         help="Do this after --lifetime: 'stop' keeps its files. By default, a sandbox with a name is stopped, one "
         "without is destroyed.",
@@ -61,56 +61,52 @@ OnTimeoutOption = Annotated[
     ),
 ]
 Memory = Annotated[
-    str | None, typer.Option("--memory", "-m", metavar="SIZE", help="Limit its memory, such as 512MB or 2GiB.")
+    str | None, Option("--memory", "-m", metavar="SIZE", help="Limit its memory, such as 512MB or 2GiB.")
 ]
-Cpu = Annotated[float | None, typer.Option("--cpu", metavar="CORES", help="Limit its CPU cores, such as 0.5 or 2.")]
-Pids = Annotated[int | None, typer.Option("--pids", metavar="N", help="Limit its processes and threads at once.")]
-Disk = Annotated[
-    str | None, typer.Option("--disk", metavar="SIZE", help="Limit what it may write, such as 500MB or 5GB.")
-]
+Cpu = Annotated[float | None, Option("--cpu", metavar="CORES", help="Limit its CPU cores, such as 0.5 or 2.")]
+Pids = Annotated[int | None, Option("--pids", metavar="N", help="Limit its processes and threads at once.")]
+Disk = Annotated[str | None, Option("--disk", metavar="SIZE", help="Limit what it may write, such as 500MB or 5GB.")]
 Snapshot = Annotated[
-    str | None, typer.Option("--snapshot", metavar="SNAPSHOT", help="Begin with this snapshot, by id or name.")
+    str | None, Option("--snapshot", metavar="SNAPSHOT", help="Begin with this snapshot, by id or name.")
 ]
 AutoStop = Annotated[
-    float | None, typer.Option("--auto-stop", metavar="S", help="Stop it after this many seconds without work in it.")
+    float | None, Option("--auto-stop", metavar="S", help="Stop it after this many seconds without work in it.")
 ]
 AutoDelete = Annotated[
     float | None,
-    typer.Option("--auto-delete", metavar="S", help="Destroy it after this many seconds without work in it."),
+    Option("--auto-delete", metavar="S", help="Destroy it after this many seconds without work in it."),
 ]
 Volume = Annotated[
     list[str] | None,
-    typer.Option("--volume", "-v", metavar="NAME:PATH[:SUBPATH][:ro]", help="Mount a volume at PATH. Repeatable."),
+    Option("--volume", "-v", metavar="NAME:PATH[:SUBPATH][:ro]", help="Mount a volume at PATH. Repeatable."),
 ]
 Key = Annotated[
     str | None,
-    typer.Option("--key", metavar="WHERE", help="Use this encryption key: file:PATH, env:NAME or command:PROGRAM."),
+    Option("--key", metavar="WHERE", help="Use this encryption key: file:PATH, env:NAME or command:PROGRAM."),
 ]
-NetworkOption = Annotated[
-    Network, typer.Option("--network", help="Choose its network: 'open' lets it reach the network.")
-]
-User = Annotated[str | None, typer.Option("--user", "-u", metavar="USER", help="Run as this user of the sandbox.")]
-Sudo = Annotated[bool, typer.Option("--sudo", help="Run as root of the sandbox.")]
-Workdir = Annotated[str | None, typer.Option("--workdir", "-w", metavar="DIR", help="Run in this directory.")]
+NetworkOption = Annotated[Network, Option("--network", help="Choose its network: 'open' lets it reach the network.")]
+User = Annotated[str | None, Option("--user", "-u", metavar="USER", help="Run as this user of the sandbox.")]
+Sudo = Annotated[bool, Option("--sudo", help="Run as root of the sandbox.")]
+Workdir = Annotated[str | None, Option("--workdir", "-w", metavar="DIR", help="Run in this directory.")]
 CommandTimeout = Annotated[
     float | None,
-    typer.Option("--timeout", metavar="S", help="Kill the command after this many seconds (exit 124)."),
+    Option("--timeout", metavar="S", help="Kill the command after this many seconds (exit 124)."),
 ]
 Interactive = Annotated[
     bool,
-    typer.Option("--interactive", "-i", help="Pass on what you type even if the output goes to a file or a pipe."),
+    Option("--interactive", "-i", help="Pass on what you type even if the output goes to a file or a pipe."),
 ]
-Tty = Annotated[bool, typer.Option("--tty", "-t", help="Give it a terminal; without -t, it gets one if you have one.")]
+Tty = Annotated[bool, Option("--tty", "-t", help="Give it a terminal; without -t, it gets one if you have one.")]
 Template = Annotated[
     str | None,
-    typer.Option("--template", "-T", metavar="NAME", help="Begin with this template, such as python or node:22."),
+    Option("--template", "-T", metavar="NAME", help="Begin with this template, such as python or node:22."),
 ]
 Image = Annotated[
-    str | None, typer.Option("--image", metavar="FILE", help="Begin with an OCI archive or a `docker save` file.")
+    str | None, Option("--image", metavar="FILE", help="Begin with an OCI archive or a `docker save` file.")
 ]
 Source = Annotated[
     str | None,
-    typer.Option("--source", metavar="URL", help="Fetch a git repository or tar archive into its directory."),
+    Option("--source", metavar="URL", help="Fetch a git repository or tar archive into its directory."),
 ]
 
 

@@ -8,8 +8,6 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import NoReturn
 
-import typer
-
 from skerry.cli.options import Format
 from skerry.cli.terminal.output import print_error, print_json, say
 
@@ -44,6 +42,8 @@ def fail_as_told(work: Callable[[], int | None], *, output: Format) -> None:
 
     Ctrl-C ends the process at once, with 130.
     """
+    import typer
+
     from skerry.cli.paths import local_errors
 
     try:

@@ -1,22 +1,28 @@
-"""Finds providers by name, through entry points of the group `skerry.providers`."""
+"""Finds providers by name: Skerry's own, and those of others through entry points of the group `skerry.providers`."""
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Callable
 from functools import cache
-from importlib.metadata import entry_points
+from importlib import import_module
 
 from skerry.core import config
 from skerry.core.contract.provider import Provider
 from skerry.core.errors import InvalidArgument
 
 GROUP = "skerry.providers"
+BUILT_IN = {
+    "local": ("skerry.providers.local", "LocalProvider"),
+    "remote": ("skerry.providers.remote", "RemoteProvider"),
+}
+"""The entry points of Skerry itself: to look through those of every distribution takes longer than `skerry ps`."""
 
 
 def names() -> list[str]:
     """The installed providers."""
+    from importlib.metadata import entry_points
+
     return sorted({entry.name for entry in entry_points(group=GROUP)})
 
 
@@ -37,6 +43,13 @@ def provider(which: str | Provider | None = None) -> Provider:
 
 def factory(name: str) -> Callable[..., Provider]:
     """The function that makes a new provider object of that name with its own settings. Raises InvalidArgument."""
+    if name in BUILT_IN:
+        module, attribute = BUILT_IN[name]
+        built_in: Callable[..., Provider] = getattr(import_module(module), attribute)
+        return built_in
+    import difflib
+    from importlib.metadata import entry_points
+
     for entry in entry_points(group=GROUP, name=name):
         made: Callable[..., Provider] = entry.load()
         return made

@@ -1,1 +1,1 @@
-"""Drivers: each is a package that Skerry finds by its entry point."""
+"""Drivers: each is a package that Skerry finds by its name."""

@@ -9,26 +9,33 @@ from typing import TYPE_CHECKING, TypedDict, TypeVar, cast
 
 import anyio
 
-from skerry.core import Leases, Provider, SandboxInfo, SandboxSpec, TemplateNotFound, Unsupported, registry
+from skerry.core import (
+    InvalidArgument,
+    Leases,
+    Provider,
+    SandboxInfo,
+    SandboxSpec,
+    TemplateNotFound,
+    Unsupported,
+    registry,
+)
 from skerry.core import Volumes as VolumeProvider
 from skerry.sdk.commands.request import TextCallback, check_options
 from skerry.sdk.events import EventCallback, check_callback
-from skerry.sdk.instructions import Instructions, check_instructions
 from skerry.sdk.log import log
 from skerry.sdk.options import SpecOptions, build_spec, refuse_encrypted
 from skerry.sdk.state import lifecycle
-from skerry.sdk.state.export import KeyOptions, StateSource, check_import, import_
-from skerry.sdk.state.snapshots import SnapshotName, check_beginning, require_snapshots
-from skerry.sdk.state.snapshots import find as find_snapshot
-from skerry.sdk.templates.builder import ProgressCallback
-from skerry.sdk.templates.images import ImageOption
-from skerry.sdk.templates.setup import make_workdir, needs_preparation, prepare
-from skerry.sdk.templates.sources import Source, SourceOption, check_source, source_digest
-from skerry.sdk.templates.templates import TemplateOption, based_on, resolve_template
 
 if TYPE_CHECKING:
     from skerry.core import BuiltTemplate
+    from skerry.sdk.instructions import Instructions
     from skerry.sdk.sandbox import AsyncSandbox
+    from skerry.sdk.state.export import KeyOptions, StateSource
+    from skerry.sdk.state.snapshots import SnapshotName
+    from skerry.sdk.templates.builder import ProgressCallback
+    from skerry.sdk.templates.images import ImageOption
+    from skerry.sdk.templates.sources import Source, SourceOption
+    from skerry.sdk.templates.templates import TemplateOption
 
 S = TypeVar("S", bound="AsyncSandbox")
 
@@ -102,12 +109,16 @@ async def make_sandbox(cls: type[S], provider: str | Provider | None, given: Cre
     spec, origin = _check(given)
     given = cast(CreateOptions, {**DEFAULTS, **given})
     if origin is not None and spec.idempotency_key is not None:
+        from skerry.sdk.templates.sources import source_digest
+
         spec = dataclasses.replace(spec, source=await anyio.to_thread.run_sync(source_digest, origin))
     chosen = registry.provider(provider)
     template = next((given[name] for name in _BEGINNING if given.get(name)), None)  # type: ignore[literal-required]
-    snapshot = check_beginning(given.get("snapshot"), given.get("restore_from"), template)
+    snapshot = _beginning(given.get("snapshot"), given.get("restore_from"), template)
     if snapshot is not None:
-        found = await find_snapshot(require_snapshots(chosen, "snapshot"), snapshot)
+        from skerry.sdk.state.snapshots import find, require_snapshots
+
+        found = await find(require_snapshots(chosen, "snapshot"), snapshot)
         spec = dataclasses.replace(spec, snapshot=found.id)
     if spec.volumes and not isinstance(chosen, VolumeProvider):
         raise Unsupported(f"the provider {chosen.name!r} has no volumes", option="volumes")
@@ -116,8 +127,13 @@ async def make_sandbox(cls: type[S], provider: str | Provider | None, given: Cre
     info, spec, built = await _make(chosen, spec, origin, given)
     sandbox = cls(chosen, info, spec, auto_start=given["auto_start"], owned=True)
     if spec.workdir is not None:
+        from skerry.sdk.templates.setup import make_workdir
+
         await make_workdir(sandbox)
-    await prepare(sandbox, built, origin, given.get("on_log"))
+    if _needs_preparation(built, origin) and not info.prepared:
+        from skerry.sdk.templates.setup import prepare
+
+        await prepare(sandbox, built, origin, given.get("on_log"))
     if spec.snapshot is not None or given.get("import_state") is not None:
         await sandbox._serve()
     sandbox._instructions = given.get("instructions")
@@ -130,11 +146,15 @@ async def make_sandbox(cls: type[S], provider: str | Provider | None, given: Cre
 def _check(given: CreateOptions) -> tuple[SandboxSpec, Source | None]:
     """What to ask the provider for, and what fills the working directory. Nothing is done yet."""
     check_options("create", given, CreateOptions.__optional_keys__)
-    check_instructions(given.get("instructions"))
+    _check_instructions(given.get("instructions"))
     check_callback(given.get("on_event"), "on_event")
     refuse_encrypted(given.get("encrypted", False))
-    check_import(given.get("import_state"), given.get("key"), given.get("snapshot"), given.get("restore_from"))
-    origin = check_source(given.get("source"), given.get("network", "none"))
+    _check_import(given.get("import_state"), given.get("key"), given.get("snapshot"), given.get("restore_from"))
+    origin = None
+    if (source := given.get("source")) is not None:
+        from skerry.sdk.templates.sources import check_source
+
+        origin = check_source(source, given.get("network", "none"))
     for name in UNSUPPORTED:
         if given.get(name) is not None:
             raise Unsupported(f"{name} is not supported yet", option=name)
@@ -152,21 +172,57 @@ async def _make(
     state = given.get("import_state")
     again = state is None
     while True:
-        built = await resolve_template(
-            provider,
-            **beginning,
-            build=given["build"],
-            on_log=given.get("on_log"),
-            on_progress=given.get("on_progress"),
-        )
-        spec = asked if built is None else based_on(asked, built)
-        if needs_preparation(built, origin):
+        built, spec = None, asked
+        if any(value is not None for value in beginning.values()):
+            from skerry.sdk.templates.templates import based_on, resolve_template
+
+            built = await resolve_template(
+                provider,
+                **beginning,
+                build=given["build"],
+                on_log=given.get("on_log"),
+                on_progress=given.get("on_progress"),
+            )
+            spec = asked if built is None else based_on(asked, built)
+        if _needs_preparation(built, origin):
             spec = dataclasses.replace(spec, leased=isinstance(provider, Leases))
         try:
             if state is None:
                 return await provider.create(spec), spec, built
+            from skerry.sdk.state.export import import_
+
             return await import_(provider, state, spec, given.get("key")), spec, built
         except TemplateNotFound:
             if built is None or not again:
                 raise
             again = False
+
+
+def _needs_preparation(built: BuiltTemplate | None, source: Source | None) -> bool:
+    """Whether there is anything to do before a new sandbox is ready."""
+    return source is not None or (built is not None and bool(built.post_create or built.post_start))
+
+
+def _check_instructions(instructions: object) -> None:
+    if instructions is not None and not isinstance(instructions, str) and not callable(instructions):
+        raise InvalidArgument(f"instructions must be text or a function, not {type(instructions).__name__}")
+
+
+def _check_import(source: object, key: object, *others: object) -> None:
+    """Raises InvalidArgument for options that exclude each other."""
+    if source is None and key is not None:
+        raise InvalidArgument("a key is for import_state, which is not given")
+    if source is not None and any(other is not None for other in others):
+        raise InvalidArgument("give a snapshot or import_state, not both")
+
+
+def _beginning(
+    snapshot: SnapshotName | None, restore_from: SnapshotName | None, template: object
+) -> SnapshotName | None:
+    """What a new sandbox begins with, if that is a snapshot. Raises InvalidArgument."""
+    if snapshot is not None and restore_from is not None:
+        raise InvalidArgument("give snapshot or restore_from, not both: they are the same")
+    begin = snapshot if snapshot is not None else restore_from
+    if begin is not None and template is not None:
+        raise InvalidArgument("give a template or a snapshot, not both", hint="a snapshot has its template")
+    return begin

@@ -13,12 +13,12 @@ import anyio
 
 from skerry._model import Model
 from skerry.core import ExecResult, InvalidArgument, SkerryError, State, check_seconds
+from skerry.sdk.connection.link import CHECK_GUARD
 
 if TYPE_CHECKING:
     from skerry.sdk.blocking._sync import Sandbox
     from skerry.sdk.sandbox import AsyncSandbox
 
-TIMEOUT = 10.0
 DISK_FULL = 0.99
 MEMORY_FULL = 0.95
 
@@ -27,7 +27,7 @@ class HealthCheck(Model, kw_only=False):
     """A check with its own time limit, in seconds."""
 
     check: str | Callable[..., object]
-    timeout: float = TIMEOUT
+    timeout: float = CHECK_GUARD
 
 
 Check = str | Callable[["AsyncSandbox"], object] | HealthCheck

@@ -43,11 +43,6 @@ Instructions = str | Callable[[InstructionsContext], str | Awaitable[str]]
 """A text, or a function that makes it; it may be a coroutine function."""
 
 
-def check_instructions(instructions: object) -> None:
-    if instructions is not None and not isinstance(instructions, str) and not callable(instructions):
-        raise InvalidArgument(f"instructions must be text or a function, not {type(instructions).__name__}")
-
-
 async def describe(sandbox: AsyncSandbox, custom: Instructions | None, extra: str | None, context: object) -> str:
     """Raises what the caller's function raises, and InvalidArgument when it does not return text."""
     if extra is not None and not isinstance(extra, str):

@@ -6,7 +6,7 @@ import dataclasses
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from types import TracebackType
-from typing import Literal, Self, Unpack
+from typing import TYPE_CHECKING, Literal, Self, Unpack
 
 import anyio
 
@@ -25,13 +25,13 @@ from skerry.core import (
     Usage,
     registry,
 )
-from skerry.sdk.commands import code as snippets
-from skerry.sdk.commands.env import AsyncEnv
 from skerry.sdk.commands.exec_stream import AsyncExecStream
 from skerry.sdk.commands.execute import execute, execute_on_terminal
 from skerry.sdk.commands.output import OUTPUT_LIMIT
 from skerry.sdk.commands.request import (
+    COLS,
     COMMAND_OPTIONS,
+    ROWS,
     BytesCallback,
     Command,
     CommandOptions,
@@ -42,35 +42,22 @@ from skerry.sdk.commands.request import (
     build_exec,
     check_options,
 )
-from skerry.sdk.connection.link import Link, PassiveLink
+from skerry.sdk.connection.link import CHECK_GUARD, Link, PassiveLink
 from skerry.sdk.create import CreateOptions, make_sandbox
 from skerry.sdk.events import EventCallback, EventLog, EventType
-from skerry.sdk.files.files import AsyncFiles
-from skerry.sdk.git.git import AsyncGit
-from skerry.sdk.health import TIMEOUT as CHECK_TIMEOUT
-from skerry.sdk.health import Checks, HealthReport, examine
-from skerry.sdk.instructions import Instructions, describe
-from skerry.sdk.listing import SandboxPage, SandboxStatus, select_sandboxes, spec_of
 from skerry.sdk.log import log
-from skerry.sdk.ports.ports import AsyncPorts
-from skerry.sdk.processes.processes import AsyncProcesses
+from skerry.sdk.parts import Parts
 from skerry.sdk.state import lifecycle
-from skerry.sdk.state.clone import CopyOptions, check_count, copy, copy_spec
-from skerry.sdk.state.export import (
-    KeyOptions,
-    StateProgress,
-    StateTarget,
-    export,
-)
-from skerry.sdk.state.snapshots import (
-    AsyncSandboxSnapshots,
-    LogCallback,
-)
 from skerry.sdk.state.verbs import StateVerbs
-from skerry.sdk.state.wait import wait_for_state
-from skerry.sdk.terminals.terminals import COLS, ROWS, AsyncTerminals
-from skerry.sdk.usage import measure
 from skerry.wire import Life, LifeReply
+
+if TYPE_CHECKING:
+    from skerry.sdk.health import Checks, HealthReport
+    from skerry.sdk.instructions import Instructions
+    from skerry.sdk.listing import SandboxPage, SandboxStatus
+    from skerry.sdk.state.clone import CopyOptions
+    from skerry.sdk.state.export import KeyOptions, StateProgress, StateTarget
+    from skerry.sdk.state.snapshots import LogCallback
 
 READY_GUARD = 5.0
 DESTROY_GUARD = 600.0
@@ -94,7 +81,7 @@ class AsyncForkResult:
         return self._error
 
 
-class AsyncSandbox(StateVerbs):
+class AsyncSandbox(Parts, StateVerbs):
     """An isolated environment to run commands in: made by `create`, `clone`, `fork`; found by `connect`, `get`, `find`.
 
     `async with` on one that was made here ties its life to the block: it is destroyed on the way out, and ends with
@@ -121,13 +108,7 @@ class AsyncSandbox(StateVerbs):
             self._link = Link(provider, info.id, auto_start=auto_start, on_event=self._log.add)
         else:
             self._log, self._link = passive_of._log, PassiveLink(passive_of._link)
-        self._files = AsyncFiles(self._link)
-        self._processes = AsyncProcesses(self._link)
-        self._terminals = AsyncTerminals(self._link)
-        self._env = AsyncEnv(self._link)
-        self._ports = AsyncPorts(self._link)
-        self._git = AsyncGit(self._link)
-        self._snapshots = AsyncSandboxSnapshots(provider, info.id, self._restored)
+        self._parts = {}
         self._instructions: Instructions | None = None
         self._owned = owned
         if passive_of is None:
@@ -202,6 +183,8 @@ class AsyncSandbox(StateVerbs):
 
         Raises InvalidArgument for an unknown state, a limit below 1 or an invalid cursor.
         """
+        from skerry.sdk.listing import select_sandboxes
+
         everything = await registry.provider(provider).list()
         return select_sandboxes(everything, state=state, metadata=metadata, labels=labels, limit=limit, cursor=cursor)
 
@@ -271,7 +254,7 @@ class AsyncSandbox(StateVerbs):
         except BaseException:
             self._link.destroyed = False
             raise
-        await self._ports._close()
+        await self._close_ports()
         await self._link.close()
         self._log.add("destroyed")
         await self._log.finish(READY_GUARD)
@@ -286,7 +269,7 @@ class AsyncSandbox(StateVerbs):
             await self.destroy()
         else:
             self._log.stop()
-            await self._ports._close()
+            await self._close_ports()
             await self._link.close()
 
     async def reconnect(self) -> None:
@@ -323,46 +306,13 @@ class AsyncSandbox(StateVerbs):
 
         If this object did not create the sandbox, the values of `env` are not known.
         """
+        from skerry.sdk.listing import spec_of
+
         return dataclasses.replace(self._spec or spec_of(self._info), resources=self._info.resources)
-
-    @property
-    def files(self) -> AsyncFiles:
-        """Its files."""
-        return self._files
-
-    @property
-    def processes(self) -> AsyncProcesses:
-        """Its background processes."""
-        return self._processes
-
-    @property
-    def terminals(self) -> AsyncTerminals:
-        """Its terminals."""
-        return self._terminals
-
-    @property
-    def env(self) -> AsyncEnv:
-        """The environment of later commands."""
-        return self._env
-
-    @property
-    def ports(self) -> AsyncPorts:
-        """Its TCP ports."""
-        return self._ports
-
-    @property
-    def git(self) -> AsyncGit:
-        """Its repositories."""
-        return self._git
-
-    @property
-    def snapshots(self) -> AsyncSandboxSnapshots:
-        """Its snapshots."""
-        return self._snapshots
 
     async def save_state(self, name: str | None = None) -> SnapshotInfo:
         """Take a snapshot, as `snapshots.create` does; `create(restore_from=…)` continues from it."""
-        return await self._snapshots.create(name)
+        return await self.snapshots.create(name)
 
     async def export_state(
         self,
@@ -385,6 +335,8 @@ class AsyncSandbox(StateVerbs):
             InvalidArgument: there is no such key.
             SandboxNotFound, FileError; what `target` and `on_progress` raise. Then nothing is left at a path.
         """
+        from skerry.sdk.state.export import export
+
         return (await export(self._provider, self.id, target, key, on_progress))[1]
 
     async def clone(
@@ -415,6 +367,8 @@ class AsyncSandbox(StateVerbs):
     async def _copy(
         self, n: int, name: str | None, changes: CopyOptions, on_log: LogCallback | None
     ) -> tuple[AsyncForkResult, ...]:
+        from skerry.sdk.state.clone import check_count, copy, copy_spec
+
         spec = copy_spec(await self.info(), name, changes)
         lifecycle.check_timeout(self._provider, spec)
         made = await copy(self._provider, self.id, [spec] * check_count(n), on_log)
@@ -432,7 +386,7 @@ class AsyncSandbox(StateVerbs):
     async def _restored(self, info: SandboxInfo) -> None:
         """Called when everything that ran in the sandbox is gone, its agent too."""
         self._info = info
-        await self._ports._close()
+        await self._close_ports()
         await self._link.close()
         if info.state is State.RUNNING:
             await self._link.renew_lease()
@@ -445,6 +399,8 @@ class AsyncSandbox(StateVerbs):
 
     async def status(self) -> SandboxStatus:
         """Its state, how long it has run, and what it uses. Raises SandboxNotFound."""
+        from skerry.sdk.listing import SandboxStatus
+
         info = await self.info()
         usage = await self.usage() if info.state is State.RUNNING else None
         return SandboxStatus(state=info.state, uptime=info.uptime(time.time()), usage=usage)
@@ -459,7 +415,7 @@ class AsyncSandbox(StateVerbs):
             return False
         return True
 
-    async def health_check(self, checks: Checks | None = None, *, timeout: float = CHECK_TIMEOUT) -> HealthReport:
+    async def health_check(self, checks: Checks | None = None, *, timeout: float = CHECK_GUARD) -> HealthReport:
         """Check the agent, a command, disk, memory and workdir, and run the caller's own checks by name, all at once.
 
         A check is a shell command that must exit with 0, or a function of the sandbox that returns True or None, or
@@ -469,6 +425,8 @@ class AsyncSandbox(StateVerbs):
 
         Raises InvalidArgument for an invalid check.
         """
+        from skerry.sdk.health import examine
+
         return await examine(self, checks, timeout)
 
     async def instructions(self, *, extra: str | None = None, context: object = None) -> str:
@@ -479,6 +437,8 @@ class AsyncSandbox(StateVerbs):
 
         Raises SandboxNotFound, SandboxFailed, ConnectionLost; what the function raises.
         """
+        from skerry.sdk.instructions import describe
+
         return await describe(self, self._instructions, extra, context)
 
     async def wait_for_state(self, state: State | str, *, timeout: float = 60.0) -> SandboxInfo:
@@ -489,6 +449,8 @@ class AsyncSandbox(StateVerbs):
             SandboxNotFound: it is gone, and `destroyed` was not what was waited for.
             InvalidArgument: there is no such state.
         """
+        from skerry.sdk.state.wait import wait_for_state
+
         self._info = await wait_for_state(self._provider, self._log, self._info, state, timeout)
         return self._info
 
@@ -567,6 +529,8 @@ class AsyncSandbox(StateVerbs):
             ConnectionLost, SandboxNotFound, SandboxStopped, SandboxFailed: how it ended cannot be known.
         """
         check_options("code_run", options, COMMAND_OPTIONS)
+        from skerry.sdk.commands import code as snippets
+
         ran = await self.exec(snippets.program(code, language), stdin=code, **options)
         result = CodeResult(**{field.name: getattr(ran, field.name) for field in dataclasses.fields(ran)})
         if check:
@@ -578,6 +542,8 @@ class AsyncSandbox(StateVerbs):
 
         Raises SandboxNotFound, SandboxStopped, ConnectionLost.
         """
+        from skerry.sdk.usage import measure
+
         return await measure(self._link)
 
     def on(self, event: EventType | Literal["*"], callback: EventCallback) -> Callable[[], None]:

@@ -124,7 +124,7 @@ def test_storage_of_plain_directories_has_nothing_to_unmount(skerry: Skerry, tmp
 
 def test_completion_knows_groups_and_volumes(skerry: Skerry, volume: str) -> None:
     from skerry.cli.completion.candidates import candidates
-    from skerry.cli.main import app
+    from skerry.cli.program import app
 
     assert [way.text for way in candidates(app, ["volume", ""])] == ["create", "ls", "show", "rm"]
     assert volume in [way.text for way in candidates(app, ["volume", "rm", ""])]

@@ -114,8 +114,8 @@ STATES = [
     ),
     Mutant(
         "a create under a known key prepares a sandbox that was reset",
-        "src/skerry/sdk/templates/setup.py",
-        " or sandbox._info.prepared:",
+        "src/skerry/sdk/create.py",
+        " and not info.prepared:",
         ":",
         "tests/templates/test_sources.py::test_the_same_create_after_a_reset_fetches_nothing_and_ends_nothing",
     ),

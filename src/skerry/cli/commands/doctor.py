@@ -22,14 +22,12 @@ def doctor(output: options.Output = Format.TEXT) -> None:
 
     async def work() -> int:
         from importlib import import_module
-        from importlib.metadata import entry_points
 
         from anyio.to_thread import run_sync
 
         from skerry.core import registry
 
-        (local,) = entry_points(group=registry.GROUP, name="local")
-        probe = import_module(f"{local.module}.doctor")
+        probe = import_module(f"{registry.BUILT_IN['local'][0]}.doctor")
         checks = await run_sync(probe.checks)
         level: str = await run_sync(probe.isolation_level)
         works = all(check.ok for check in checks if check.required)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from skerry.cli import options
 from skerry.cli.create_options import Given, with_options
+from skerry.cli.declare import Argument, Option
 from skerry.cli.options import Format, parse_env
 from skerry.cli.runtime import RUN_FAILED, execute
 from skerry.cli.terminal.build_display import build_display
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from skerry.cli.terminal.stdio import Job
 
 CommandLine = Annotated[
-    list[str], typer.Argument(metavar="-- COMMAND...", help="The program and its arguments.", show_default=False)
+    list[str], Argument(metavar="-- COMMAND...", help="The program and its arguments.", show_default=False)
 ]
 
 
@@ -36,7 +35,7 @@ def run(
     workdir: options.Workdir = None,
     interactive: options.Interactive = False,
     tty: options.Tty = False,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the sandbox running; its id goes to stderr.")] = False,
+    keep: Annotated[bool, Option("--keep", help="Leave the sandbox running; its id goes to stderr.")] = False,
     output: options.Output = Format.TEXT,
 ) -> None:
     """Run a command in a new sandbox, then remove the sandbox.
@@ -66,7 +65,6 @@ def run(
 
     async def work() -> int:
         from skerry import AsyncSandbox
-        from skerry.cli.commands.shell import run_on_terminal
         from skerry.cli.terminal.stdio import Job, run_job
 
         on_terminal = _on_terminal(command, tty=tty, output=output)
@@ -85,6 +83,8 @@ def run(
                 await stack.enter_async_context(sandbox)
             if not on_terminal:
                 return await run_job(sandbox, job, output=output)
+            from skerry.cli.commands.shell import run_on_terminal
+
             code = await run_on_terminal(sandbox, job)
             if code is None and not keep:
                 await sandbox.keep()  # detached: the sandbox stays
@@ -104,10 +104,10 @@ def exec_(
     interactive: options.Interactive = False,
     tty: options.Tty = False,
     detach: Annotated[
-        bool, typer.Option("--detach", "-d", help="Leave it running in the background and print its id.")
+        bool, Option("--detach", "-d", help="Leave it running in the background and print its id.")
     ] = False,
     no_start: Annotated[
-        bool, typer.Option("--no-start", help="Refuse a sandbox that is stopped or paused instead of starting it.")
+        bool, Option("--no-start", help="Refuse a sandbox that is stopped or paused instead of starting it.")
     ] = False,
     output: options.Output = Format.TEXT,
 ) -> None:
@@ -133,7 +133,6 @@ def exec_(
 
     async def work() -> int:
         from skerry.cli.commands.sandboxes import connect
-        from skerry.cli.commands.shell import run_on_terminal
         from skerry.cli.terminal.stdio import Job, run_job
         from skerry.core import InvalidArgument
 
@@ -157,6 +156,8 @@ def exec_(
             if detach:
                 return await _detach(box, job, output=output)
             if on_terminal:
+                from skerry.cli.commands.shell import run_on_terminal
+
                 return await run_on_terminal(box, job) or 0
             return await run_job(box, job, output=output)
 
@@ -168,7 +169,7 @@ def kill(
     process: options.ProcessId = None,
     signal: Annotated[
         str,
-        typer.Option(
+        Option(
             "--signal", "-s", metavar="SIGNAL", help="Send this signal, by name or number; KILL goes to the whole tree."
         ),
     ] = "KILL",

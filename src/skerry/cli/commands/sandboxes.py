@@ -8,10 +8,9 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from skerry.cli import options
 from skerry.cli.create_options import OPTIONS, Given, with_options
+from skerry.cli.declare import Argument, Option
 from skerry.cli.options import Format
 from skerry.cli.runtime import execute
 from skerry.cli.terminal.build_display import build_display
@@ -50,7 +49,7 @@ def create(given: Given, output: options.Output = Format.TEXT) -> None:
 
 
 def ps(
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the ids.")] = False,
+    quiet: Annotated[bool, Option("--quiet", "-q", help="Print only the ids.")] = False,
     output: options.Output = Format.TEXT,
 ) -> None:
     """List the sandboxes, oldest first.
@@ -141,12 +140,12 @@ def info(sandbox: options.SandboxName, output: options.Output = Format.TEXT) -> 
 def rm(
     sandboxes: Annotated[
         list[str] | None,
-        typer.Argument(metavar="SANDBOX...", help="The ids or names of sandboxes.", show_default=False),
+        Argument(metavar="SANDBOX...", help="The ids or names of sandboxes.", show_default=False),
     ] = None,
-    all: Annotated[bool, typer.Option("--all", "-a", help="Destroy all of them.")] = False,
-    graceful: Annotated[bool, typer.Option("--graceful", help="Ask their processes to end first.")] = False,
+    all: Annotated[bool, Option("--all", "-a", help="Destroy all of them.")] = False,
+    graceful: Annotated[bool, Option("--graceful", help="Ask their processes to end first.")] = False,
     timeout: Annotated[
-        float, typer.Option("--timeout", "-t", metavar="S", help="Let --graceful wait this many seconds.")
+        float, Option("--timeout", "-t", metavar="S", help="Let --graceful wait this many seconds.")
     ] = 30.0,
     output: options.Output = Format.TEXT,
 ) -> None:
@@ -164,6 +163,8 @@ def rm(
       1  one did not exist; the others are gone
     """
     if bool(sandboxes) == all:
+        import typer
+
         raise typer.BadParameter("give sandboxes, or --all")
 
     async def work() -> int:
@@ -249,9 +250,9 @@ def tell_end(info: SandboxInfo) -> None:
 
 
 async def _list() -> list[SandboxInfo]:
-    from skerry import AsyncSandbox
+    from skerry.core import registry
 
-    return [*await AsyncSandbox.list()]
+    return [*await registry.provider().list()]
 
 
 async def _destroy(name: str, grace: float | None) -> str:

@@ -81,9 +81,7 @@ def unmount(output: options.Output = Format.TEXT) -> None:
 def _local() -> ModuleType:
     """The local provider's module for its pool: no other provider has a pool here."""
     from importlib import import_module
-    from importlib.metadata import entry_points
 
     from skerry.core import registry
 
-    (local,) = entry_points(group=registry.GROUP, name="local")
-    return import_module(f"{local.module}.storage_commands")
+    return import_module(f"{registry.BUILT_IN['local'][0]}.storage_commands")

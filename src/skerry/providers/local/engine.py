@@ -7,7 +7,9 @@ Calls block; any number of threads and processes may make them. `sandbox/changes
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from skerry.core import Event, SandboxInfo, SandboxNotFound, SandboxSpec, State, Usage, home
 from skerry.providers.local.home import Home
@@ -28,10 +30,12 @@ from skerry.providers.local.sandbox.settings import Settings
 from skerry.providers.local.sandbox.stop import Stop
 from skerry.providers.local.sandbox.sweep import Sweep
 from skerry.providers.local.storage.choose import Storage
-from skerry.providers.local.storage.export import Exports
 from skerry.providers.local.storage.layers import Templates
 from skerry.providers.local.storage.snapshots import Snapshots
 from skerry.providers.local.storage.volumes import Volumes
+
+if TYPE_CHECKING:
+    from skerry.providers.local.storage.export import Exports
 
 
 class Engine:
@@ -63,7 +67,6 @@ class Engine:
         self.archives = Archives(self.changes, stop)
         self.lifecycle = Lifecycle(self.changes, stop, self.archives, self.capture, self.templates)
         self.creation = Creation(self.changes, self.templates, self.snapshots, self.volumes)
-        self.exports = Exports(self._home, self.capture, self.snapshots, self.creation, self.templates, self.volumes)
         self._sweep = Sweep(
             self.changes,
             self.archives,
@@ -82,6 +85,13 @@ class Engine:
         )
         self.lookup = Lookup(self._home, sweep_one=self._sweep.sweep_one)
         self.settings = Settings(self.changes, self.lookup)
+
+    @cached_property
+    def exports(self) -> Exports:
+        """Imported when it is first used: most processes export nothing."""
+        from skerry.providers.local.storage.export import Exports
+
+        return Exports(self._home, self.capture, self.snapshots, self.creation, self.templates, self.volumes)
 
     @property
     def storage(self) -> Storage:

@@ -6,7 +6,6 @@ import ctypes
 import os
 import re
 import select
-import shutil
 import signal
 import time
 from functools import cache
@@ -131,6 +130,8 @@ def knows_filesystem(name: str) -> bool:
 
 @cache
 def _search(name: str) -> str | None:
+    import shutil
+
     return shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin:/usr/local/sbin")
 
 

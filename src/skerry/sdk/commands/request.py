@@ -64,6 +64,8 @@ class ExecOptions(CommandOptions, total=False):
 
 PLACE_OPTIONS = PlaceOptions.__optional_keys__
 COMMAND_OPTIONS = CommandOptions.__optional_keys__
+COLS, ROWS = 80, 24
+"""The size of a terminal that nobody gives one."""
 MAX_SIDE = 10_000
 """Columns or rows of a terminal."""
 

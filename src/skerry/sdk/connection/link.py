@@ -37,6 +37,8 @@ from skerry.wire import Life, LifeReply, Message, Notice, Opener, Start
 
 M = TypeVar("M", bound=Message)
 
+CHECK_GUARD = 10.0
+"""How long a check of a sandbox's health may take."""
 CONTROL_GUARD = 30.0
 """How long an agent may take to answer a request that needs no work."""
 FILE_GUARD = 120.0

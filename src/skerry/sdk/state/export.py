@@ -88,14 +88,6 @@ def env_warning(info: ExportInfo) -> str | None:
     )
 
 
-def check_import(source: object, key: object, *others: object) -> None:
-    """Raises InvalidArgument for options that exclude each other."""
-    if source is None and key is not None:
-        raise InvalidArgument("a key is for import_state, which is not given")
-    if source is not None and any(other is not None for other in others):
-        raise InvalidArgument("give a snapshot or import_state, not both")
-
-
 async def import_(
     provider: Provider,
     source: StateSource,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 from skerry.core import (
     Archivable,
@@ -23,8 +24,10 @@ from skerry.core import (
 from skerry.sdk.commands.request import encode_env
 from skerry.sdk.connection.link import Link
 from skerry.sdk.options import ResourceOptions, check_resources, check_text
-from skerry.sdk.ports.ports import AsyncPorts
-from skerry.sdk.state.export import KeyOptions, read_key
+
+if TYPE_CHECKING:
+    from skerry.sdk.ports.ports import AsyncPorts
+    from skerry.sdk.state.export import KeyOptions
 
 MAX_GRACE = 120.0
 """Seconds that the processes of a sandbox may have to end: others wait for as long."""
@@ -107,11 +110,15 @@ async def stop(link: Link, ports: AsyncPorts, grace: float) -> SandboxInfo:
 async def start(link: Link, key: KeyOptions | None = None) -> SandboxInfo:
     provider = stoppable(link.provider, "start")
     if key is not None:
+        from skerry.sdk.state.export import read_key
+
         await archivable(link.provider, "key").unarchive(link.sandbox_id, key=await read_key(key))
     return await link.start(provider)
 
 
 async def archive(link: Link, ports: AsyncPorts, key: KeyOptions | None) -> SandboxInfo:
+    from skerry.sdk.state.export import read_key
+
     provider, secret = archivable(link.provider, "archive"), await read_key(key)
     async with interrupting(link, ports):
         return await provider.archive(link.sandbox_id, key=secret)

@@ -199,18 +199,6 @@ def _key(snapshot: object) -> str:
     return key
 
 
-def check_beginning(
-    snapshot: SnapshotName | None, restore_from: SnapshotName | None, template: object
-) -> SnapshotName | None:
-    """What a new sandbox begins with, if that is a snapshot. Raises InvalidArgument."""
-    if snapshot is not None and restore_from is not None:
-        raise InvalidArgument("give snapshot or restore_from, not both: they are the same")
-    begin = snapshot if snapshot is not None else restore_from
-    if begin is not None and template is not None:
-        raise InvalidArgument("give a template or a snapshot, not both", hint="a snapshot has its template")
-    return begin
-
-
 def check_snapshot_name(name: object) -> None:
     if name is not None and (not isinstance(name, str) or not NAME.fullmatch(name) or looks_like_id(name)):
         hint = f"use up to 63 of a-z 0-9 . _ - and begin with a letter or digit, but not with {RESERVED_HINT}"

@@ -10,15 +10,13 @@ from skerry.core import Deadlines, Provider, Resizable, SandboxInfo, Unsupported
 from skerry.sdk.connection.link import Link
 from skerry.sdk.log import log
 from skerry.sdk.options import ResourceOptions, check_lifetime, check_limits
-from skerry.sdk.ports.ports import AsyncPorts
 from skerry.sdk.state import lifecycle
-from skerry.sdk.state.export import KeyOptions
-from skerry.sdk.templates.setup import ensure_workdir, prepare_again, serve
-from skerry.sdk.templates.templates import TemplateOption, resolve_template
 from skerry.wire import Life, LifeReply
 
 if TYPE_CHECKING:
     from skerry.sdk.sandbox import AsyncSandbox
+    from skerry.sdk.state.export import KeyOptions
+    from skerry.sdk.templates.templates import TemplateOption
 
 
 class StateVerbs:
@@ -27,7 +25,6 @@ class StateVerbs:
     _provider: Provider
     _info: SandboxInfo
     _link: Link
-    _ports: AsyncPorts
 
     @property
     def id(self) -> str:
@@ -45,7 +42,7 @@ class StateVerbs:
         Raises SandboxNotFound, Conflict for one that has failed, Unsupported where the provider cannot.
         """
         began = time.perf_counter()
-        self._info = await lifecycle.stop(self._link, self._ports, timeout)
+        self._info = await lifecycle.stop(self._link, self._whole.ports, timeout)
         return self._changed("stop", began)
 
     async def start(self, *, key: KeyOptions | None = None) -> SandboxInfo:
@@ -75,7 +72,7 @@ class StateVerbs:
             InvalidArgument: there is no such key.
         """
         began = time.perf_counter()
-        self._info = await lifecycle.archive(self._link, self._ports, key)
+        self._info = await lifecycle.archive(self._link, self._whole.ports, key)
         return self._changed("archive", began)
 
     async def restart(
@@ -94,11 +91,13 @@ class StateVerbs:
         Raises SandboxNotFound, Unsupported, QuotaExceeded, InvalidArgument, TemplateNotFound; Conflict for one that has
         failed, or for a new template where it was made from a snapshot.
         """
+        from skerry.sdk.templates.templates import resolve_template
+
         began = time.perf_counter()
         built = await resolve_template(self._provider, template=template)
         reference = built.reference if built is not None else None if template is None else "host"
         self._info = await lifecycle.restart(
-            self._link, self._ports, timeout, env=env, resources=resources, template=reference
+            self._link, self._whole.ports, timeout, env=env, resources=resources, template=reference
         )
         await self._serve()
         return self._changed("restart", began)
@@ -128,11 +127,13 @@ class StateVerbs:
         Raises SandboxNotFound, Conflict, Unsupported where the provider cannot.
         """
         began = time.perf_counter()
-        self._info = await lifecycle.reset(self._link, self._ports, hard=hard)
+        self._info = await lifecycle.reset(self._link, self._whole.ports, hard=hard)
         if hard:
+            from skerry.sdk.templates.setup import ensure_workdir, prepare_again
+
             await ensure_workdir(self._whole, self._info)
-        if hard and self._info.snapshot is None:
-            await prepare_again(self._whole, self._info)
+            if self._info.snapshot is None:
+                await prepare_again(self._whole, self._info)
         await self._serve()
         return self._changed("reset", began)
 
@@ -142,13 +143,16 @@ class StateVerbs:
         Raises SandboxNotFound, Conflict if it has not failed, Corrupted where its files are missing, Unsupported.
         """
         began = time.perf_counter()
-        self._info = await lifecycle.recover(self._link, self._ports)
+        self._info = await lifecycle.recover(self._link, self._whole.ports)
         await self._serve()
         return self._changed("recover", began)
 
     async def _serve(self) -> None:
         """Start what its template runs in the background, unless another client has done so since the start."""
-        await serve(self._whole, self._info)
+        if self._info.template_id is not None:
+            from skerry.sdk.templates.setup import serve
+
+            await serve(self._whole, self._info)
 
     def _changed(self, op: str, began: float) -> SandboxInfo:
         log.info("%s %s: %s", op, self.id, self._info.state, extra=self._link.fields(op, began))

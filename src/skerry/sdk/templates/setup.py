@@ -51,8 +51,6 @@ async def prepare(
 
     Raises TemplateBuildFailed, and what fetching raises.
     """
-    if not needs_preparation(built, source) or sandbox._info.prepared:
-        return
     mine = sandbox.config.idempotency_key is None
     try:
         try:
@@ -106,11 +104,6 @@ async def ensure_workdir(sandbox: AsyncSandbox, info: SandboxInfo) -> None:
         raise NotADirectory(f"the working directory {info.workdir} is not a directory", errno=errno.ENOTDIR)
 
 
-def needs_preparation(built: BuiltTemplate | None, source: Source | None) -> bool:
-    """Whether there is anything to do before a new sandbox is ready."""
-    return source is not None or (built is not None and bool(built.post_create or built.post_start))
-
-
 async def _wait_until_done(sandbox: AsyncSandbox) -> None:
     """For a second `create` under one idempotency key. Raises Timeout, SandboxNotFound when the first failed."""
     with anyio.move_on_after(PREPARE_TIMEOUT):
@@ -142,7 +135,7 @@ async def serve(sandbox: AsyncSandbox, info: SandboxInfo) -> None:
 
     If the template is gone, or a service cannot be started, the start still succeeds.
     """
-    if info.template_id is None or not isinstance(sandbox._provider, Templates):
+    if not isinstance(sandbox._provider, Templates):
         return
     try:
         built = await sandbox._provider.find_template(f"{info.template}@{info.template_id}")

@@ -123,10 +123,8 @@ SourceOption = GitSource | TarSource | str | os.PathLike[str]
 """Text is the URL of a repository, or the path or URL of an archive if it ends like one (.tar, .tar.gz, .tgz …)."""
 
 
-def check_source(source: SourceOption | None, network: str) -> Source | None:
+def check_source(source: SourceOption, network: str) -> Source:
     """Raises InvalidArgument, also for one that a sandbox without a network could not fetch."""
-    if source is None:
-        return None
     if isinstance(source, os.PathLike) or (isinstance(source, str) and source.lower().endswith(_ARCHIVES)):
         chosen: Source = TarSource(location=source)
     elif isinstance(source, str):

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Unpack
 
 from skerry.core import CommandNotFound, TerminalInfo
-from skerry.sdk.commands.request import PLACE_OPTIONS, Command, PlaceOptions, build, check_options
+from skerry.sdk.commands.request import COLS, PLACE_OPTIONS, ROWS, Command, PlaceOptions, build, check_options
 from skerry.sdk.commands.start import launch
 from skerry.sdk.connection.link import Link
 from skerry.sdk.processes.table import find_terminal, list_terminals
 from skerry.sdk.terminals.terminal import AsyncTerminal
 
-COLS, ROWS = 80, 24
 SHELLS = (("bash", "-l"), ("sh", "-l"))
 
 

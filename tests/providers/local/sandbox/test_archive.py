@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+import skerry.archive
 from skerry import Key, Sandbox
 from skerry.archive import Archive
 from skerry.core import errors
@@ -363,13 +364,13 @@ def test_what_cannot_be_archived_is_not_tried_by_every_sweep(engine: Engine, mon
     sandbox.exec("mkdir -p $(yes d | head -n 300 | tr '\\n' /)", check=True)
     sandbox.stop()
     due(engine, sandbox)
-    tried, write = list[float](), archive.write_archive
+    tried, write = list[float](), skerry.archive.write_archive
 
     def counted(*args: object, **options: object) -> object:
         tried.append(time.time())
         return write(*args, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(archive, "write_archive", counted)
+    monkeypatch.setattr(skerry.archive, "write_archive", counted)
     for _ in range(3):
         engine.sweep()
     info = sandbox.info()
@@ -432,7 +433,7 @@ def test_cancelled_in_the_middle_it_is_as_it_was(engine: Engine, monkeypatch: py
     if what == "unarchive":
         sandbox.archive()
     there = files(engine, sandbox.id) & {"lock", "record.json", "events.jsonl", "archive"}
-    write, unpack = archive.write_archive, Archive.unpack
+    write, unpack = skerry.archive.write_archive, Archive.unpack
     done = list[int]()
 
     async def cancel() -> None:
@@ -450,7 +451,7 @@ def test_cancelled_in_the_middle_it_is_as_it_was(engine: Engine, monkeypatch: py
 
             return with_progress
 
-        monkeypatch.setattr(archive, "write_archive", slow(write))
+        monkeypatch.setattr(skerry.archive, "write_archive", slow(write))
         monkeypatch.setattr(Archive, "unpack", slow(unpack))
         task = asyncio.create_task(getattr(LocalProvider(engine), what)(sandbox.id))
         await asyncio.wait_for(at_work.wait(), 60)

@@ -21,6 +21,7 @@ from skerry.core import errors
 from skerry.core.models import ExportInfo, Resources, SandboxSpec, State, VolumeMount
 from skerry.providers.local import LocalProvider
 from skerry.providers.local.engine import Engine
+from skerry.providers.local.sandbox.archive import COLD
 from skerry.providers.local.storage import export_manifest
 from tests import inventory
 from tests.conftest import unmount_below
@@ -354,7 +355,7 @@ def test_a_manifest_is_checked_before_anything_is_made(
 
 def test_other_kinds_of_archives_and_too_many_layers_are_refused(other: Engine, tmp_path: Path) -> None:
     for data, error in (
-        (made_by_hand(tmp_path / "a", kind=export_manifest.COLD), errors.InvalidArgument),
+        (made_by_hand(tmp_path / "a", kind=COLD), errors.InvalidArgument),
         (made_by_hand(tmp_path / "a", kind="else"), errors.InvalidArgument),
         (made_by_hand(tmp_path / "a", layers=0), errors.Corrupted),
         (made_by_hand(tmp_path / "a", layers=18), errors.Unsupported),

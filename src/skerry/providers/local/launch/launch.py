@@ -8,7 +8,6 @@ import json
 import os
 import re
 import select
-import shutil
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -87,6 +86,8 @@ class Layout(Model):
 
     def clear(self) -> None:
         """Remove what only a running sandbox needs. Raises OSError."""
+        import shutil
+
         for path in (self.socket, self.pid_file, self.log):
             path.unlink(missing_ok=True)
         for path in (self.scratch, self.bundle, self.directory / "runtime"):

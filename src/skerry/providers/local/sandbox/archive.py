@@ -17,10 +17,9 @@ import dataclasses
 import os
 import time
 from collections.abc import Callable, Iterator
-from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from skerry.archive import Archive, Key, open_archive, write_archive
 from skerry.core import Corrupted, SandboxInfo, SkerryError, State, Unauthenticated, flush_directory
 from skerry.providers.local.limits.resources import LEAST_DISK, upper_limit
 from skerry.providers.local.sandbox.changes import Changes, Recoveries, restoring_trees
@@ -28,8 +27,12 @@ from skerry.providers.local.sandbox.record import Record
 from skerry.providers.local.sandbox.stop import Stop
 from skerry.providers.local.steps import Steps, complete
 from skerry.providers.local.storage.base import flush, typed_errors
-from skerry.providers.local.storage.export_manifest import COLD
 
+if TYPE_CHECKING:
+    from skerry.archive import Archive, Key
+
+COLD = "cold"
+"""The kind of a file with a sandbox's own layer alone."""
 KEY_VARIABLE = "SKERRY_ARCHIVE_KEY"
 Progress = Callable[[int], None]
 GRACE = 10.0
@@ -59,6 +62,8 @@ class Archives:
 
     def archiving(self, sandbox_id: str, key: bytes | None, on_progress: Progress | None = None) -> Steps[SandboxInfo]:
         """`archive`, which waits for the processes between two steps."""
+        from skerry.archive import Key
+
         changes = self._changes
         secret = Key(key) if key is not None else default_key()
         with changes.lock(sandbox_id, "archive") as (record, _):
@@ -114,6 +119,10 @@ class Archives:
 
     def _write(self, record: Record, file: Path, key: Key | None, on_progress: Progress | None = None) -> None:
         """Write the archive to disk, read it back, and give it its name. Raises DiskFull, Unsupported, Corrupted."""
+        from importlib.metadata import version
+
+        from skerry.archive import open_archive, write_archive
+
         fresh = file.with_suffix(".new")
         about = {"skerry": version("skerry"), "source": record.id}
         fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -168,6 +177,8 @@ class Archives:
 
         Raises Corrupted, Unauthenticated, InvalidArgument; then nothing has changed.
         """
+        from skerry.archive import Key, open_archive
+
         try:
             source = file.open("rb")
         except FileNotFoundError:
@@ -230,4 +241,8 @@ class Archives:
 def default_key() -> Key | None:
     """The key of SKERRY_ARCHIVE_KEY. Raises InvalidArgument."""
     where = os.environ.get(KEY_VARIABLE)
-    return Key.of(where) if where else None
+    if not where:
+        return None
+    from skerry.archive import Key
+
+    return Key.of(where)

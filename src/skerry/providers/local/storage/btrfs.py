@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -155,7 +154,8 @@ def _qgroups(path: Path) -> Path:
     """Where the kernel shows the accounts of the file system of `path`."""
     with _directory(path) as fd:
         answer = _ioctl(fd, _FS_INFO, bytes(1024))
-    return Path("/sys/fs/btrfs", str(uuid.UUID(bytes=answer[16:32])), "qgroups")
+    id = answer[16:32].hex()
+    return Path("/sys/fs/btrfs", "-".join((id[:8], id[8:12], id[12:16], id[16:20], id[20:])), "qgroups")
 
 
 def has_quotas(path: Path) -> bool:

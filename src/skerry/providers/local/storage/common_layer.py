@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 from functools import cache
 from pathlib import Path
 
@@ -71,5 +70,7 @@ def _fill(root: Path) -> None:
         target.parent.mkdir(parents=True)
         for directory in (target.parent, target.parent.parent):
             directory.chmod(0o755)
+        import shutil
+
         shutil.copyfile(CA_BUNDLE, target)
         target.chmod(0o644)

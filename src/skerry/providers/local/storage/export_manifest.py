@@ -10,10 +10,10 @@ from typing import cast, get_args
 from skerry._model import Model
 from skerry.archive import JSON, Manifest
 from skerry.core import Corrupted, InvalidArgument, OnTimeout, Resources
+from skerry.providers.local.sandbox.archive import COLD
 
 KIND = "state"
-"""The kind of a file with every layer above the template. A file with a sandbox's own layer alone is COLD."""
-COLD = "cold"
+"""The kind of a file with every layer above the template."""
 _MAX_TEXT = 4096
 _MAX_VALUE = 128 * 1024
 _MAX_ITEMS = 4096

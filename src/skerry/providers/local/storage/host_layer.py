@@ -10,7 +10,6 @@ import hashlib
 import os
 import re
 import select
-import shutil
 import stat
 import threading
 from collections.abc import Callable
@@ -263,6 +262,8 @@ def _copy_public(source: Path, target: Path, owner: int = 0) -> None:
             _copy_public(source / name, target / name, owner)
     elif stat.S_ISREG(info.st_mode) and info.st_mode & 0o004:
         target.parent.mkdir(parents=True, exist_ok=True)
+        import shutil
+
         shutil.copyfile(source, target)
         target.chmod(info.st_mode & 0o755)
         os.chown(target, owner, owner)

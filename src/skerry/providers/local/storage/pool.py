@@ -6,7 +6,6 @@ import contextlib
 import errno
 import itertools
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -239,7 +238,7 @@ class PoolStorage(BtrfsStorage):
         super().copy(source, target, limit=limit, read_only=read_only)
 
     def _require_room(self) -> None:
-        if shutil.disk_usage(self.home).free < _RESERVE:
+        if _free(self.home) < _RESERVE:
             raise DiskFull(
                 f"less than {_RESERVE >> 20} MiB are free under {self.home}: its pool needs more",
                 errno=errno.ENOSPC,
@@ -288,10 +287,16 @@ def missing_for_pool() -> str | None:
     return None
 
 
+def _free(directory: Path) -> int:
+    """The bytes that are free for files there."""
+    found = os.statvfs(directory)
+    return found.f_bavail * found.f_frsize
+
+
 def pool_size(home: Path) -> int:
     """The maximum size of a new pool: SKERRY_POOL_SIZE, or nine tenths of what is free. Raises DiskFull."""
     text = os.environ.get("SKERRY_POOL_SIZE")
-    size = shutil.disk_usage(home).free * 9 // 10 if text is None else parse_size(text, "SKERRY_POOL_SIZE")
+    size = _free(home) * 9 // 10 if text is None else parse_size(text, "SKERRY_POOL_SIZE")
     if size < _LEAST_POOL:
         raise DiskFull(
             f"a pool under {home} needs at least {_LEAST_POOL >> 20} MiB", errno=errno.ENOSPC, hint="set SKERRY_HOME"

@@ -7,6 +7,7 @@ import inspect
 import sys
 import textwrap
 from collections.abc import Collection, Mapping
+from types import SimpleNamespace
 from typing import Any, TypeVar, get_type_hints
 
 from pydantic import Field, create_model
@@ -49,12 +50,14 @@ def derive(
     `types` says how an option is written in JSON where that is not its type in Python; None is allowed everywhere. A
     type may come with a FieldInfo, as (type, Field(…)).
     """
-    hints, told = get_type_hints(options), descriptions(options)
+    told = descriptions(options)
+    own = {name: hint for name, hint in options.__annotations__.items() if name not in types and name not in without}
+    hints = get_type_hints(SimpleNamespace(__annotations__=own))  # those of the others may be unknown at run time
     fields: dict[str, Any] = {}
-    for option, hint in hints.items():
+    for option in options.__annotations__:
         if option in without:
             continue
-        kind, info = types.get(option, hint), Field()
+        kind, info = types[option] if option in types else hints[option], Field()
         if isinstance(kind, tuple):
             kind, info = kind
         default = defaults.get(option)
