@@ -17,7 +17,9 @@ class SandboxStatus:
     """How a sandbox is doing."""
 
     state: State
+    """What it does now."""
     uptime: float
+    """Seconds since it started."""
     usage: Usage | None
     """None unless it runs."""
 

@@ -26,6 +26,7 @@ class SearchMatch:
     """A line with a match."""
 
     path: str
+    """The file."""
     line: int
     """From 1."""
     column: int
@@ -39,6 +40,7 @@ class SearchResult:
     """What was found, in the order of the tree."""
 
     matches: tuple[SearchMatch, ...]
+    """The lines."""
     truncated: bool
     """There are more matches than were asked for."""
     skipped: int
@@ -56,6 +58,7 @@ class Replacement:
 
     @property
     def count(self) -> int:
+        """How many times in all files."""
         return sum(self.files.values())
 
 

@@ -31,6 +31,7 @@ class SnapshotNode:
     """A snapshot in the tree of parents."""
 
     snapshot: SnapshotInfo
+    """The snapshot."""
     children: tuple[SnapshotNode, ...]
     """Oldest first."""
 
