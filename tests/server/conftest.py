@@ -45,6 +45,30 @@ class Operations:
         return None
 
 
+_OPERATIONS: list[Operations] = []
+
+
+def operations(app: FastAPI) -> Operations:
+    """Those of every server: made once, since that takes a second."""
+    if not _OPERATIONS:
+        _OPERATIONS.append(Operations(document(app), document(app, internal=True)))
+    return _OPERATIONS[0]
+
+
+def _check_documented(operations: Operations, answer: httpx2.Response) -> None:
+    """Every answer of every test has a status that the OpenAPI document lists for the operation, and its code."""
+    method = {"HEAD": "get"}.get(answer.request.method, answer.request.method.lower())
+    found = operations.find(method, answer.request.url.path)
+    if found is None or answer.status_code in (299, 405):  # 299: that of the muted server
+        return
+    operation, responses = found
+    where = f"{answer.request.method} {operation} answers {answer.status_code}"
+    assert str(answer.status_code) in responses, f"{where}, which is not documented"
+    if answer.status_code >= 400 and answer.request.method != "HEAD":
+        answer.read()
+        assert answer.json()["code"] in responses[str(answer.status_code)]["x-codes"], f"{where}: {answer.text}"
+
+
 class Running:
     """A server that runs; `context` has its parts, to be used through `call`."""
 
@@ -120,25 +144,9 @@ class Running:
     def client_of(self, name: str | None) -> httpx2.Client:
         """A client with a key of that user, who is made if there is none ("admin" is an administrator); None: nobody."""
         headers = {} if name is None else {"authorization": f"Bearer {self._account(name)[1]}"}
-        hooks = {"response": [self._check_documented]}
+        check = functools.partial(_check_documented, operations(self.app))
+        hooks = {"response": [check]}
         return httpx2.Client(base_url=self.url, headers=headers, timeout=60, event_hooks=hooks)
-
-    def _check_documented(self, answer: httpx2.Response) -> None:
-        """Every answer of every test has a status that the OpenAPI document lists for the operation, and its code."""
-        method = {"HEAD": "get"}.get(answer.request.method, answer.request.method.lower())
-        found = self.operations.find(method, answer.request.url.path)
-        if found is None or answer.status_code in (299, 405):  # 299: that of the muted server
-            return
-        operation, responses = found
-        where = f"{answer.request.method} {operation} answers {answer.status_code}"
-        assert str(answer.status_code) in responses, f"{where}, which is not documented"
-        if answer.status_code >= 400 and answer.request.method != "HEAD":
-            answer.read()
-            assert answer.json()["code"] in responses[str(answer.status_code)]["x-codes"], f"{where}: {answer.text}"
-
-    @functools.cached_property
-    def operations(self) -> Operations:
-        return Operations(document(self.app), document(self.app, internal=True))
 
     def stop(self) -> None:
         self.server.should_exit = True

@@ -135,7 +135,7 @@ def _complete(operation: dict[str, Any], route: GuardedRoute) -> None:
         if answer["description"] in ("Successful Response", "OK"):
             answer["description"] = _DONE[status]
         for content in answer.get("content", {}).values():
-            if "$ref" in content.get("schema", {}):  # FastAPI describes every answer that is no JSONResponse as text
+            if "$ref" in content.get("schema", {}):  # FastAPI describes every answer but a JSONResponse as text
                 content["schema"].pop("type", None)
     opens = opens_sandbox(route.dependant)
     operation["responses"] = given | answers(route, opens=opens, takes="requestBody" in operation)
@@ -157,6 +157,7 @@ def _schemas(found: dict[str, Any]) -> dict[str, Any]:
     problem = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
     for schema in (all := found | {"Problem": problem}).values():
         _speak_json(schema)
+        schema.pop("title", None)  # generators would take it instead of the name
         for name, shown in schema.get("properties", {}).items():
             if shown.get("title", "").replace(" ", "_").lower() == name.lower():
                 del shown["title"]  # pydantic makes it of the name

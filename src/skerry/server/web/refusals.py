@@ -15,7 +15,7 @@ from skerry.server.web.guard import GuardedRoute
 from skerry.server.web.problems import STATUS
 
 PRECONDITION, RANGE = "PRECONDITION", "RANGE"
-"""A CONFLICT and an INVALID_ARGUMENT for which HTTP has statuses of its own."""
+"""A CONFLICT and an INVALID_ARGUMENT for which HTTP has separate statuses."""
 _OWN = {PRECONDITION: (412, "CONFLICT"), RANGE: (416, "INVALID_ARGUMENT")}
 
 AGENT = ("SANDBOX_STOPPED", "SANDBOX_FAILED", "CONFLICT", "CONNECTION_LOST", "TIMEOUT", "UNSUPPORTED")
