@@ -164,6 +164,8 @@ lock: ## resolve the dependencies again, to their newest versions
 	done
 	echo uv | .venv/bin/uv pip compile -q --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate \
 		--no-header - -o requirements-uv.txt
+	printf 'openapi-python-client\nopenapi-spec-validator\n' | .venv/bin/uv pip compile -q --upgrade --universal \
+		--python-version 3.11 --generate-hashes --no-annotate --no-header - -o requirements-client.txt
 	echo drf-spectacular-sidecar | .venv/bin/uv pip compile -q --upgrade --no-deps --universal --python-version 3.11 \
 		--generate-hashes --no-annotate --no-header - -o requirements-page.txt
 

@@ -133,6 +133,19 @@ fetch_page() {
     printf '%s\n' "$want" >$target/stamp
 }
 
+# The generator of clients has its own environment: it needs an older typer.
+make_generator() {
+    local target=.venv/generator want
+    want="$PWD $(cat requirements-client.txt)"
+    [[ $(cat $target/setup-stamp 2>/dev/null) != "$want" ]] || return 0
+    say "the generator of clients, for tests"
+    .venv/bin/python -m venv --clear $target
+    .venv/bin/uv pip install -q --python $target/bin/python --system-certs --require-hashes -r requirements-client.txt ||
+        patiently $target/bin/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements-client.txt
+    printf '%s\n' "$want" >$target/setup-stamp
+}
+
 install_packages "${1:-}"
 make_venv
 fetch_page
+[[ ${1:-} != test ]] || make_generator

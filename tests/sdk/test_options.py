@@ -22,7 +22,7 @@ from skerry import (
 )
 from skerry.sdk import CreateOptions
 from skerry.sdk.options import check_volumes
-from skerry.server.web.models.sandboxes import Create
+from skerry.server.web.models.sandboxes import CreateSandbox
 from skerry.wire import FileInfoMessage, Stat, Type
 from tests.sdk.fake_agent import Connection, FakeProvider, reply
 
@@ -367,13 +367,13 @@ def test_an_option_that_does_not_exist_is_refused_with_the_nearest() -> None:
 
 def test_every_option_of_create_is_one_of_the_server_or_cannot_be() -> None:
     """What the body of a request leaves out is a Python object, or has another place in a request."""
-    left_out = set(CreateOptions.__optional_keys__) - set(Create.model_fields)
+    left_out = set(CreateOptions.__optional_keys__) - set(CreateSandbox.model_fields)
     assert left_out == {
         *("import_state", "key", "idempotency_key"),
         *("instructions", "auto_start", "on_event", "on_log", "on_progress", "options"),
     }
-    assert not set(Create.model_fields) - set(CreateOptions.__optional_keys__)
-    assert all(field.description for field in Create.model_fields.values())
+    assert not set(CreateSandbox.model_fields) - set(CreateOptions.__optional_keys__)
+    assert all(field.description for field in CreateSandbox.model_fields.values())
 
 
 @pytest.mark.parametrize("wrong", ["foreground", "input", "size", "outputlimit"])

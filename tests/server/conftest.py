@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -19,9 +21,52 @@ from skerry.server.context import Context
 from skerry.server.run.serve import Server
 from skerry.server.settings import Settings
 from skerry.server.store import Project, User
+from skerry.server.web.document import document
 from tests.providers.local.conftest import own_home  # noqa: F401 - a fixture
 
 T = TypeVar("T")
+
+
+class Operations:
+    """The operations of OpenAPI documents."""
+
+    def __init__(self, *documents: dict[str, Any]) -> None:
+        self._all = [
+            (re.compile(re.sub(r"\\{\w+\\}", "[^/]+", re.escape(path))), path, operations)
+            for document in documents
+            for path, operations in document["paths"].items()
+        ]
+
+    def find(self, method: str, path: str) -> tuple[str, dict[str, Any]] | None:
+        """The path template of the operation, and its responses. One without parameters comes first, as in the server."""
+        for pattern, template, operations in sorted(self._all, key=lambda each: each[1].count("{")):
+            if pattern.fullmatch(path) and method in operations:
+                return template, operations[method]["responses"]
+        return None
+
+
+_OPERATIONS: list[Operations] = []
+
+
+def operations(app: FastAPI) -> Operations:
+    """Those of every server: made once, since that takes a second."""
+    if not _OPERATIONS:
+        _OPERATIONS.append(Operations(document(app), document(app, internal=True)))
+    return _OPERATIONS[0]
+
+
+def _check_documented(operations: Operations, answer: httpx2.Response) -> None:
+    """Every answer of every test has a status that the OpenAPI document lists for the operation, and its code."""
+    method = {"HEAD": "get"}.get(answer.request.method, answer.request.method.lower())
+    found = operations.find(method, answer.request.url.path)
+    if found is None or answer.status_code in (299, 405):  # 299: that of the muted server
+        return
+    operation, responses = found
+    where = f"{answer.request.method} {operation} answers {answer.status_code}"
+    assert str(answer.status_code) in responses, f"{where}, which is not documented"
+    if answer.status_code >= 400 and answer.request.method != "HEAD":
+        answer.read()
+        assert answer.json()["code"] in responses[str(answer.status_code)]["x-codes"], f"{where}: {answer.text}"
 
 
 class Running:
@@ -47,7 +92,7 @@ class Running:
         import uvloop
 
         try:
-            app = build_app(self.settings)
+            self.app = app = build_app(self.settings)
             if self._prepare is not None:
                 self._prepare(app)
             self.server = Server(app, self.settings)
@@ -99,7 +144,9 @@ class Running:
     def client_of(self, name: str | None) -> httpx2.Client:
         """A client with a key of that user, who is made if there is none ("admin" is an administrator); None: nobody."""
         headers = {} if name is None else {"authorization": f"Bearer {self._account(name)[1]}"}
-        return httpx2.Client(base_url=self.url, headers=headers, timeout=60)
+        check = functools.partial(_check_documented, operations(self.app))
+        hooks = {"response": [check]}
+        return httpx2.Client(base_url=self.url, headers=headers, timeout=60, event_hooks=hooks)
 
     def stop(self) -> None:
         self.server.should_exit = True

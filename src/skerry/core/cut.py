@@ -16,6 +16,7 @@ class Cut(Model, kw_only=False):
     at: int
     """How many of the bytes that were kept come before it."""
     size: int
+    """How many bytes were left out."""
 
 
 def text_of(data: bytes, cut: Cut | None) -> str:

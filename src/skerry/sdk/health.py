@@ -43,10 +43,13 @@ class Health(Model):
     """What one check found."""
 
     name: str
+    """The name of the check."""
     healthy: bool
+    """Whether it found nothing wrong."""
     reason: str | None
     """Why it is not healthy."""
     duration: float
+    """How long it took, in seconds."""
 
     def __bool__(self) -> bool:
         return self.healthy
@@ -56,7 +59,9 @@ class HealthReport(Model):
     """What all checks found; `healthy`, and true in an `if`, when every one is."""
 
     healthy: bool
+    """Whether all checks found nothing wrong."""
     checks: dict[str, Health]
+    """What each check found."""
 
     def __bool__(self) -> bool:
         return self.healthy

@@ -16,7 +16,9 @@ class SandboxStatus(Model):
     """How a sandbox is doing."""
 
     state: State
+    """What it does now."""
     uptime: float
+    """Seconds since it started."""
     usage: Usage | None
     """None unless it runs."""
 

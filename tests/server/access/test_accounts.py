@@ -416,7 +416,7 @@ def test_the_audit_names_what_was_changed(
     project, key = server.project("owner").id, owner.post("/v1/keys", json={}).json()["id"]
     asked = {
         "a-1": (admin, "PATCH", "/v1/users/subject", {"admin": True}),
-        "a-2": (admin, "DELETE", "/v1/users/nobody", None),
+        "a-2": (admin, "DELETE", "/v1/users/unknown", None),
         "a-3": (owner, "PUT", f"/v1/projects/{project}/members/{subject}", {"role": "read"}),
         "a-4": (owner, "DELETE", f"/v1/keys/{key}", None),
         "a-5": (owner, "DELETE", f"/v1/sandboxes/{box}/tokens/0123", None),
@@ -430,7 +430,7 @@ def test_the_audit_names_what_was_changed(
     found = {item["request_id"]: item["target"] for item in entries}
     assert [found[f"a-{number}"] for number in range(1, 6)] == [
         "user subject",
-        "user nobody",
+        "user unknown",
         f"project {project}, user {subject}",
         f"key {key}",
         f"sandbox {box}, token 0123",

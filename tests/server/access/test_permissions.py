@@ -144,6 +144,8 @@ def test_every_route_lets_in_exactly_whom_it_should(muted: Running, names: dict[
             found = open_socket(muted, where, key) if method == "WS" else outcome(client.request(method, where))
             if found != (wanted := expected(actor, method, path)):
                 wrong[method, path] = (found, wanted)
+            if method == "GET" and (head := client.head(where)).status_code != client.get(where).status_code:
+                wrong["HEAD", path] = (str(head.status_code), wanted)
     assert wrong == {}
 
 

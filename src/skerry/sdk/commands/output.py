@@ -28,14 +28,19 @@ class ProcessOutput(Model):
     """What a process's ring buffers hold; `next` is what to pass as `since` for what comes after."""
 
     stdout: bytes
+    """From `stdout_offset` on."""
     stderr: bytes
+    """From `stderr_offset` on."""
     stdout_offset: int
+    """The offset of the first byte of stdout here."""
     stderr_offset: int
+    """The offset of the first byte of stderr here."""
     gap: int
     """How many bytes that were asked for are no longer there."""
 
     @property
     def next(self) -> tuple[int, int]:
+        """The offsets of stdout and stderr after what is here."""
         return self.stdout_offset + len(self.stdout), self.stderr_offset + len(self.stderr)
 
 
@@ -50,12 +55,15 @@ class TerminalOutput(Model):
     """What a terminal's ring buffer holds; `next` is what to pass as `since` for what comes after."""
 
     data: bytes
+    """From `offset` on."""
     offset: int
+    """The offset of the first byte here."""
     gap: int
     """How many bytes that were asked for are no longer there."""
 
     @property
     def next(self) -> int:
+        """The offset after what is here."""
         return self.offset + len(self.data)
 
 

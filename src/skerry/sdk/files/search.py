@@ -25,6 +25,7 @@ class SearchMatch(Model):
     """A line with a match."""
 
     path: str
+    """The file."""
     line: int
     """From 1."""
     column: int
@@ -37,6 +38,7 @@ class SearchResult(Model):
     """What was found, in the order of the tree."""
 
     matches: tuple[SearchMatch, ...]
+    """The lines."""
     truncated: bool
     """There are more matches than were asked for."""
     skipped: int
@@ -53,6 +55,7 @@ class Replacement(Model):
 
     @property
     def count(self) -> int:
+        """How many times in all files."""
         return sum(self.files.values())
 
 

@@ -19,10 +19,13 @@ class GitFileStatus(Model):
     path: str
     """Relative to the top of the repository."""
     index: str
+    """How the index differs from the last commit."""
     worktree: str
+    """How the file differs from the index."""
     old_path: str | None = None
     """Where a renamed or copied file came from."""
     conflicted: bool = False
+    """Whether a merge left both sides in it."""
 
     @property
     def untracked(self) -> bool:
@@ -41,9 +44,13 @@ class GitStatus(Model):
     commit: str | None
     """None before the first commit."""
     upstream: str | None
+    """The branch of a remote that it follows; None: it follows none."""
     ahead: int
+    """Commits that the upstream does not have."""
     behind: int
+    """Commits that only the upstream has."""
     files: tuple[GitFileStatus, ...]
+    """The files that differ."""
 
     @property
     def clean(self) -> bool:
@@ -55,12 +62,19 @@ class GitCommit(Model):
     """A commit. Times are seconds since the epoch."""
 
     id: str
+    """Its hash."""
     parents: tuple[str, ...]
+    """The hashes of the commits before it."""
     author_name: str
+    """Who wrote it."""
     author_email: str
+    """The author's address."""
     authored_at: int
+    """When it was written."""
     committed_at: int
+    """When it was committed."""
     message: str
+    """The whole message."""
 
     @property
     def subject(self) -> str:
@@ -73,9 +87,13 @@ class GitBranch(Model):
     name: str
     """Of a remote's branch with the remote: `origin/main`."""
     commit: str
+    """The hash of its last commit."""
     current: bool
+    """Whether it is checked out."""
     remote: bool
+    """Whether it is a remote's."""
     upstream: str | None
+    """The branch of a remote that it follows; None: it follows none."""
 
 
 def parse_status(output: bytes) -> GitStatus:

@@ -33,6 +33,7 @@ class SnapshotNode(Model):
     """A snapshot in the tree of parents."""
 
     snapshot: SnapshotInfo
+    """The snapshot."""
     children: tuple[SnapshotNode, ...]
     """Oldest first."""
 

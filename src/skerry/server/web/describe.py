@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from fastapi import Depends, Response
-from pydantic import BaseModel, create_model
+from fastapi.dependencies.models import Dependant
+from pydantic import BaseModel, Field, create_model
 
 from skerry.core import PermissionDenied, SandboxInfo
 from skerry.sdk import AsyncSandbox
@@ -17,7 +19,6 @@ from skerry.server.context import Context, May, Sandbox
 from skerry.server.projects.sandboxes import seconds_left
 from skerry.server.store import Project
 from skerry.server.web.models.mirror import mirrored, plain
-from skerry.server.web.problems import responses
 
 SANDBOX = "/v1/sandboxes/{sandbox}"
 BINARY = {"type": "string", "format": "binary"}
@@ -40,6 +41,11 @@ def check_lifetime(context: Context, who: Actor, about: Subject, info: SandboxIn
 Box = Annotated[AsyncSandbox, Depends(_box)]
 
 
+def opens_sandbox(dependant: Dependant) -> bool:
+    """Whether a handler gets a `Box`."""
+    return dependant.call is _box or any(map(opens_sandbox, dependant.dependencies))
+
+
 def op(
     summary: str,
     model: type[BaseModel] | None = None,
@@ -49,22 +55,27 @@ def op(
     also: dict[str, str] | None = None,
     raw: str | None = None,
     sends: str | None = None,
-    problems: tuple[int, ...] = (),
+    statuses: Mapping[int, str] | None = None,
+    raises: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The options of a route: its summary and its answer.
 
-    `also` are other content types of the answer and what they hold; `raw` is the only one; `sends` is the content type
-    of a request's body that is not JSON.
+    `also` are other content types of the answer, with status 200, and what they hold; `raw` is the only one; `sends` is
+    the content type of a request's body that is not JSON. `statuses` are others for a success. `raises` are the codes
+    of errors that do not follow from the route's rule and what it takes: see `refusals`.
     """
-    found: dict[int | str, dict[str, Any]] = responses(*problems)
     content: dict[str, Any] = {
         kind: {"schema": {"type": "string", "description": text}} for kind, text in (also or {}).items()
     }
     if raw is not None:
         content[raw] = {"schema": BINARY}
+    found: dict[int | str, dict[str, Any]] = {
+        each: {"description": text} | ({} if each == 304 else {"content": content})
+        for each, text in (statuses or {}).items()
+    }
     if content:
-        found[status] = {"content": content}
-    options: dict[str, Any] = {"summary": summary, "status_code": status, "responses": found}
+        found[200 if also else status] = {"content": content}
+    options: dict[str, Any] = {"summary": summary, "status_code": status, "responses": found, "raises": raises}
     if model is not None:
         options["response_model"] = _page(model) if listed else model
     else:
@@ -78,13 +89,17 @@ def op(
 @functools.cache
 def _page(model: type[BaseModel]) -> type[BaseModel]:
     """A part of a list; pass `cursor` to get the next part. It is null at the end."""
-    fields: dict[str, Any] = {"items": (list[model], ...), "cursor": (str | None, ...)}  # type: ignore[valid-type]
+    fields: dict[str, Any] = {
+        "items": (list[model], Field(description="This part of the list.")),  # type: ignore[valid-type]
+        "cursor": (str | None, Field(description="What to pass for the next part; null: this is the last.")),
+    }
     made: type[BaseModel] = create_model(f"{model.__name__}List", __doc__=_page.__doc__, **fields)
     return made
 
 
+_PROJECT: Any = (str | None, Field(description="The id of its project; null: it belongs to none."))
 SandboxModel: type[BaseModel] = create_model(
-    "Sandbox", __base__=mirrored(SandboxInfo), __doc__=SandboxInfo.__doc__, project=(str | None, ...)
+    "Sandbox", __base__=mirrored(SandboxInfo), __doc__=SandboxInfo.__doc__, project=_PROJECT
 )
 
 

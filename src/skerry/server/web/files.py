@@ -26,6 +26,8 @@ from skerry.server.web.problems import PreconditionFailed
 from skerry.server.web.ranges import Part, RangeRefused, matches, parse_range, quoted, tags
 from skerry.server.web.responses import Sender, Streamed, body
 
+PARTS = {206: "The part that `Range` asks for.", 304: "The file still has the etag of `If-None-Match`."}
+"""The other successes of reading a file."""
 TRIES = 5
 """How often to retry with a file that changes between a look at it and its opening."""
 

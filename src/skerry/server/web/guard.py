@@ -8,8 +8,9 @@ of a forbidden request is read, and no handler can forget the check.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Annotated, Any, ParamSpec, TypeVar
 
@@ -28,7 +29,6 @@ from skerry.server.access.revocation import while_allowed
 from skerry.server.context import Context
 from skerry.server.projects.projects import locate
 from skerry.server.projects.slots import Kind
-from skerry.server.web.problems import responses
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -37,8 +37,7 @@ Handler = Callable[P, T]
 BODY_PATIENCE = 60.0
 SLOWEST = 10_000
 """Bytes per second at which a body that is not streamed must arrive, on top of that."""
-_OURS = ("responses", "openapi_extra", "include_in_schema", "slots")
-PROBLEMS = (400, 401, 403, 404, 409, 413, 422, 429, 500, 501, 503, 504, 507)
+_OURS = ("openapi_extra", "slots", "raises")
 
 
 async def _resolve(context: Context, actor: Actor, rule: Rule, connection: HTTPConnection) -> tuple[Subject, Any]:
@@ -77,9 +76,13 @@ def _parts(rule: Rule, path: Mapping[str, Any]) -> tuple[str, ...]:
 
 class GuardedRoute(APIRoute):
     rule: Rule
+    method: str
+    """`HEAD` is as `GET`."""
     operation: str
     slots: Kind | None
     """The kind of place that the actor needs during the request."""
+    raises: Sequence[str]
+    """Codes of errors that do not follow from the rule and from what it takes."""
 
     def _refuse_key(self, scope: Scope) -> None:
         """Raises Unsupported for an Idempotency-Key that the handler would ignore."""
@@ -112,7 +115,7 @@ class GuardedRoute(APIRoute):
             self._refuse_key(scope)
             with while_allowed(context, actor, subject, self.rule.action) if owned else nullcontext():
                 async with nullcontext() if self.slots is None else context.slots.taken(self.slots, actor):
-                    await super().handle(scope, bounded(receive, self.rule.body, scope), sent)
+                    await self._answer(scope, bounded(receive, self.rule.body, scope), sent)
         except SkerryError as error:
             outcome = error.code
             raise
@@ -129,6 +132,13 @@ class GuardedRoute(APIRoute):
                         context.store, actor, self.rule.action, subject, operation=self.operation, outcome=outcome
                     )
 
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] != "HEAD":
+            await super().handle(scope, receive, send)
+            return
+        with anyio.CancelScope() as rest:
+            await super().handle(scope, receive, head_only(send, rest))
+
 
 class GuardedSocket(APIWebSocketRoute):
     rule: Rule
@@ -138,6 +148,23 @@ class GuardedSocket(APIWebSocketRoute):
         context, actor, subject = await _enter(self.rule, self.operation, scope)
         await record(context.store, actor, self.rule.action, subject, operation=self.operation)
         await super().handle(scope, receive, send)
+
+
+def head_only(send: Send, rest: anyio.CancelScope) -> Send:
+    """`send` for HEAD: the end in place of the body. An answer that is made while it is sent is cut."""
+    ended = False
+
+    async def send_head(message: Message) -> None:
+        nonlocal ended
+        if message["type"] != "http.response.body":
+            await send(message)
+        elif not ended:
+            ended = True
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            if message.get("more_body", False):
+                rest.cancel()
+
+    return send_head
 
 
 def bounded(receive: Receive, most: int | None, scope: Scope) -> Receive:
@@ -190,8 +217,6 @@ def _named(what: str) -> Callable[..., Awaitable[None]]:
 
 
 def _signature(what: str, description: str) -> Any:
-    import inspect
-
     kind = Annotated[str, Path(description=description, max_length=200)]
     return inspect.Signature([inspect.Parameter(what, inspect.Parameter.KEYWORD_ONLY, annotation=kind)])
 
@@ -210,13 +235,13 @@ def _declared(rule: Rule, path: str) -> list[Any]:
 class Routes:
     """The routes of one module. Each needs a rule in `permissions`, and each rule a route."""
 
-    def __init__(self, tag: str) -> None:
-        self._tag = tag
+    def __init__(self, tag: str, *, raises: Sequence[str] = ()) -> None:
+        self._tag, self._raises = tag, raises
         self._added: list[Callable[[FastAPI], None]] = []
         self.keys: list[tuple[str, str]] = []
 
-    def get(self, path: str, *, head: bool = False, **options: Any) -> Callable[[Callable[..., T]], Callable[..., T]]:
-        return self._add("GET", path, options, methods=("GET", "HEAD") if head else ("GET",))
+    def get(self, path: str, **options: Any) -> Callable[[Callable[..., T]], Callable[..., T]]:
+        return self._add("GET", path, options)
 
     def post(self, path: str, **options: Any) -> Callable[[Callable[..., T]], Callable[..., T]]:
         return self._add("POST", path, options)
@@ -251,32 +276,29 @@ class Routes:
         except KeyError:
             raise RuntimeError(f"the route {method} {path} has no rule in skerry.server.access.permissions") from None
 
-    def _add(
-        self, method: str, path: str, options: dict[str, Any], methods: tuple[str, ...] = ()
-    ) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    def _add(self, method: str, path: str, options: dict[str, Any]) -> Callable[[Callable[..., T]], Callable[..., T]]:
         rule = self._rule(method, path)
 
         def take(handler: Callable[..., T]) -> Callable[..., T]:
             def mount(app: FastAPI) -> None:
+                summary, _, more = (inspect.getdoc(handler) or "").partition(". ")
+                told = {"summary": summary.removesuffix("."), "description": more} if "summary" not in options else {}
                 rest = {name: value for name, value in options.items() if name not in _OURS}
-                for one in methods or (method,):
-                    app.router.add_api_route(
-                        path,
-                        handler,
-                        methods=[one],
-                        tags=[self._tag],
-                        operation_id=f"{self._tag.replace(' ', '_').replace('-', '_')}_{handler.__name__.strip('_')}",
-                        dependencies=_declared(rule, path),
-                        responses=responses(*PROBLEMS) | options.get("responses", {}),
-                        openapi_extra=_security(rule) | options.get("openapi_extra", {}),
-                        include_in_schema=one == method and options.get("include_in_schema", True),  # HEAD is like GET
-                        route_class_override=GuardedRoute,
-                        **rest,
-                    )
-                    route = app.router.routes[-1]
-                    assert isinstance(route, GuardedRoute)
-                    route.rule, route.operation = rule, f"{method} {path}"
-                    route.slots = options.get("slots")
+                app.router.add_api_route(
+                    path,
+                    handler,
+                    methods=["GET", "HEAD"] if method == "GET" else [method],
+                    tags=[self._tag],
+                    operation_id=f"{self._tag.replace(' ', '_').replace('-', '_')}_{handler.__name__.strip('_')}",
+                    dependencies=_declared(rule, path),
+                    openapi_extra=_security(rule) | options.get("openapi_extra", {}),
+                    route_class_override=GuardedRoute,
+                    **(told | rest),
+                )
+                route = app.router.routes[-1]
+                assert isinstance(route, GuardedRoute)
+                route.rule, route.method, route.operation = rule, method, f"{method} {path}"
+                route.slots, route.raises = options.get("slots"), options.get("raises") or self._raises
 
             self._added.append(mount)
             return handler

@@ -34,11 +34,11 @@ def glob(context: Context, who: Actor, box: AsyncSandbox, pattern: str, path: st
     return _elsewhere(context, who, box, "glob", {"pattern": pattern, "path": path, "user": user})
 
 
-def search(context: Context, who: Actor, box: AsyncSandbox, wanted: inside.Search) -> Streamed:
+def search(context: Context, who: Actor, box: AsyncSandbox, wanted: inside.SearchFiles) -> Streamed:
     return _elsewhere(context, who, box, "search", wanted.model_dump())
 
 
-def replace(context: Context, who: Actor, box: AsyncSandbox, wanted: inside.Replace) -> Streamed:
+def replace(context: Context, who: Actor, box: AsyncSandbox, wanted: inside.ReplaceText) -> Streamed:
     return _elsewhere(context, who, box, "replace", wanted.model_dump())
 
 

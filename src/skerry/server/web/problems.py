@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
 
 from fastapi.exceptions import RequestValidationError, WebSocketRequestValidationError
 from pydantic import BaseModel, ConfigDict, Field
@@ -16,6 +15,7 @@ from starlette.websockets import WebSocket
 from skerry.core import CONTENT_TYPE as CONTENT_TYPE
 from skerry.core import InvalidArgument, NotFound, SkerryError, errors, to_problem
 from skerry.server.projects.names import outer_error
+from skerry.server.web.invalid import invalid
 
 STATUS: dict[str, int] = {
     "INVALID_ARGUMENT": 400,
@@ -64,31 +64,22 @@ STATUS: dict[str, int] = {
 class Problem(BaseModel):
     """An error in the form of RFC 9457. `code` is stable; `detail` is for people."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", use_attribute_docstrings=True)
 
     type: str = Field(examples=["urn:skerry:error:SANDBOX_NOT_FOUND"])
+    """The code as a URN."""
     title: str
+    """The name of the error in Python."""
     status: int
+    """The HTTP status."""
     code: str = Field(examples=["SANDBOX_NOT_FOUND"])
+    """What happened, for programs."""
     detail: str
+    """What happened, and to which thing."""
     hint: str
+    """What to do next; may be empty."""
     retryable: bool
-
-
-def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The statuses whose body is a problem, for OpenAPI."""
-    schema = {"$ref": "#/components/schemas/Problem"}
-    words = {
-        400: "Invalid request",
-        401: "Not signed in",
-        403: "Not allowed",
-        404: "Not found",
-        409: "Conflict with the current state",
-    }
-    return {
-        status: {"description": words.get(status, "Error"), "content": {CONTENT_TYPE: {"schema": schema}}}
-        for status in statuses
-    }
+    """Whether the same request may work later."""
 
 
 class MethodNotAllowed(SkerryError):
@@ -123,10 +114,9 @@ async def on_skerry_error(connection: Request | WebSocket, error: Exception) -> 
 
 
 async def on_invalid(connection: Request | WebSocket, error: Exception) -> Response:
-    """Answer a request that pydantic refuses, without its values: one may be a secret."""
+    """Answer a request that pydantic refuses."""
     assert isinstance(error, RequestValidationError | WebSocketRequestValidationError)
-    found = [f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']}" for item in error.errors()[:5]]
-    return await _send(connection, InvalidArgument("; ".join(found) or "the request is not valid"))
+    return await _send(connection, invalid(connection, error))
 
 
 async def on_http_exception(connection: Request | WebSocket, error: Exception) -> Response:

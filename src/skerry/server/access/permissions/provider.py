@@ -17,6 +17,7 @@ _TEMPLATES, _SERVER = Rule(Action.TEMPLATE_READ), Rule(Action.SERVER_ADMIN)
 
 RULES: dict[tuple[str, str], Rule] = {
     ("GET", _BASE): Rule(Action.USER_SELF),
+    ("GET", f"{_BASE}/openapi.json"): Rule(Action.OPEN),
     ("POST", f"{_BASE}/sandboxes"): Rule(Action.SANDBOX_WRITE, "project", body=_LARGE),
     ("GET", f"{_BASE}/sandboxes"): Rule(Action.SANDBOX_READ, "projects"),
     ("GET", _ONE): _READ,

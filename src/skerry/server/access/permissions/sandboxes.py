@@ -84,6 +84,7 @@ RULES: dict[tuple[str, str], Rule] = {
     ("GET", "/v1/signed/{sandbox_id}"): _OPEN,
     ("PUT", "/v1/signed/{sandbox_id}"): Rule(Action.OPEN, body=None),
     ("GET", "/docs"): _OPEN,
+    ("GET", "/docs/"): _OPEN,
     ("GET", "/docs/{asset}"): _OPEN,
     ("GET", "/openapi.json"): _OPEN,
 }

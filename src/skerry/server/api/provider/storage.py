@@ -54,9 +54,10 @@ from skerry.server.streams.bridge import PIECE, Inlet
 from skerry.server.streams.browser import ignore_disconnect
 from skerry.server.streams.export import exporting
 from skerry.server.web.guard import ProjectQuery, Routes
+from skerry.server.web.refusals import CREATE
 from skerry.server.web.responses import Sender, Streamed, body
 
-router = Routes("provider")
+router = Routes("provider", raises=CREATE)
 MAX_SPEC = 8 << 20
 MAX_DESCRIPTION = 10_000
 BUILD_PATIENCE = 6 * 3600.0
@@ -118,11 +119,13 @@ async def list_snapshots(
 
 @router.get(f"{BASE}/snapshots/{{snapshot}}", responses=gives(SnapshotInfo), response_class=Plain)
 async def show_snapshot(snapshot: Snapshot) -> Response:
+    """Get a snapshot."""
     return Plain(snapshot.info)
 
 
 @router.delete(f"{BASE}/snapshots/{{snapshot}}", slots=CHANGES, status_code=204)
 async def delete_snapshot(context: Ctx, snapshot: Snapshot) -> None:
+    """Remove a snapshot."""
     await context.holdings.snapshots(snapshot).delete_snapshot(snapshot.id)
     await context.leases.release("snapshot", snapshot.id)
     await context.store.ownership.gone("snapshot", [snapshot.id])
@@ -160,6 +163,7 @@ class VolumeBody:
     response_class=Plain,
 )
 async def create_volume(request: Request, context: Ctx, project: InProject) -> Response:
+    """Make an empty volume."""
     body = await read_body(request, VolumeBody)
     size = None if body.size is None else parse_size(body.size)
     name = names.inner(project, check_volume_name(body.name))
@@ -178,11 +182,13 @@ async def list_volumes(context: Ctx, who: Who, project: ProjectQuery = None) -> 
 
 @router.get(f"{BASE}/volumes/{{volume}}", responses=gives(VolumeInfo), response_class=Plain)
 async def show_volume(volume: Volume) -> Response:
+    """Get a volume."""
     return Plain(volume.info)
 
 
 @router.delete(f"{BASE}/volumes/{{volume}}", slots=CHANGES, status_code=204)
 async def delete_volume(context: Ctx, volume: Volume) -> None:
+    """Remove a volume."""
     await context.holdings.volumes(volume).delete_volume(volume.inner)
 
 
@@ -283,6 +289,7 @@ async def export_sandbox(context: Ctx, who: Who, sandbox: Sandbox) -> Response:
 
 @router.get(f"{BASE}/snapshots/{{snapshot}}/state", response_class=Response)
 async def export_snapshot(context: Ctx, who: Who, snapshot: Snapshot) -> Response:
+    """Send a snapshot's state in pieces."""
     return _export(context, who, snapshot)
 
 

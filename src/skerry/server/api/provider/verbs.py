@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from fastapi import Header, Query
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 from skerry.core import (
     Archivable,
@@ -47,9 +47,11 @@ from skerry.server.projects.slots import CHANGES, CREATES, ENDS
 from skerry.server.projects.spec import inner_spec
 from skerry.server.store import Belonging, Project
 from skerry.server.web import describe
+from skerry.server.web.document import served
 from skerry.server.web.guard import ProjectQuery, Routes
+from skerry.server.web.refusals import CREATE
 
-router = Routes("provider")
+router = Routes("provider", raises=CREATE)
 BASE = "/v1/provider"
 ONE = f"{BASE}/sandboxes/{{sandbox}}"
 HolderQuery = Annotated[str | None, Query(max_length=64, description="The client that it ends with: see `holders`.")]
@@ -130,6 +132,12 @@ async def about(context: Ctx) -> Response:
     return Plain({"name": provider.name, "capabilities": sorted(capabilities(provider))})
 
 
+@router.get(f"{BASE}/openapi.json", response_class=JSONResponse)
+async def openapi(request: Request) -> Response:
+    """Describe this API. It is internal: it may change with every version."""
+    return served(request, internal=True)
+
+
 @router.post(f"{BASE}/sandboxes", slots=CREATES, openapi_extra=SPEC, **INFO)
 async def create(
     request: Request,
@@ -164,11 +172,13 @@ async def list_(context: Ctx, who: Who, project: ProjectQuery = None) -> Respons
 
 @router.get(ONE, **INFO)
 async def show(context: Ctx, sandbox: Sandbox) -> Response:
+    """Get a sandbox."""
     return answer(context, sandbox, await context.provider_of(sandbox).get(sandbox.id))
 
 
 @router.delete(ONE, slots=ENDS, status_code=204)
 async def destroy(context: Ctx, sandbox: Sandbox) -> None:
+    """Destroy a sandbox."""
     async with context.sandboxes.ending(sandbox.id):
         await context.provider_of(sandbox).destroy(sandbox.id)
         await context.leases.release("sandbox", sandbox.id)
@@ -182,6 +192,7 @@ async def usage(context: Ctx, sandbox: Sandbox) -> Response:
 
 @router.get(f"{ONE}/events", responses=gives(list[Event]), response_class=Plain)
 async def events(context: Ctx, sandbox: Sandbox, since: Annotated[int, Query(ge=0, le=2**62)] = 0) -> Response:
+    """List what happened to a sandbox."""
     return Plain(await context.provider_of(sandbox).events(sandbox.id, since))
 
 
@@ -241,6 +252,7 @@ async def renew(context: Ctx, holder: str) -> None:
 
 @router.post(f"{ONE}/limits", slots=CHANGES, openapi_extra=takes("cpu", "memory", "disk", "pids"), **INFO)
 async def limits(request: Request, context: Ctx, sandbox: Sandbox) -> Response:
+    """Change the limits of a running sandbox."""
     wanted = check_resources(await read_body(request, Resources))
     provider = context.provider_of(sandbox)
     if not isinstance(provider, Resizable):
@@ -255,12 +267,14 @@ class Grace:
 
 @router.post(f"{ONE}/stop", slots=CHANGES, openapi_extra=takes("grace"), **INFO)
 async def stop(request: Request, context: Ctx, sandbox: Sandbox) -> Response:
+    """Stop a sandbox."""
     grace = check_grace((await read_body(request, Grace)).grace)
     return answer(context, sandbox, await _stoppable(context, sandbox).stop(sandbox.id, grace=grace))
 
 
 @router.post(f"{ONE}/start", slots=CHANGES, **INFO)
 async def start(context: Ctx, sandbox: Sandbox) -> Response:
+    """Start a sandbox."""
     return answer(context, sandbox, await _stoppable(context, sandbox).start(sandbox.id))
 
 
@@ -272,6 +286,7 @@ class Restart:
 
 @router.post(f"{ONE}/restart", slots=CHANGES, openapi_extra=takes("changes", "grace"), **INFO)
 async def restart(request: Request, context: Ctx, sandbox: Sandbox) -> Response:
+    """Stop and start a sandbox, optionally with changes."""
     body = await read_body(request, Restart)
     encode_env(body.changes.env or {})
     changes = Changes(
@@ -290,22 +305,26 @@ class Reset:
 
 @router.post(f"{ONE}/reset", slots=CHANGES, openapi_extra=takes("hard"), **INFO)
 async def reset(request: Request, context: Ctx, sandbox: Sandbox) -> Response:
+    """Kill the processes of a sandbox; with `hard`, reset its files too."""
     hard = (await read_body(request, Reset)).hard
     return answer(context, sandbox, await _stoppable(context, sandbox).reset(sandbox.id, hard=hard))
 
 
 @router.post(f"{ONE}/recover", slots=CHANGES, **INFO)
 async def recover(context: Ctx, sandbox: Sandbox) -> Response:
+    """Start a failed sandbox."""
     return answer(context, sandbox, await _stoppable(context, sandbox).recover(sandbox.id))
 
 
 @router.post(f"{ONE}/pause", slots=CHANGES, **INFO)
 async def pause(context: Ctx, sandbox: Sandbox) -> Response:
+    """Freeze the processes of a sandbox."""
     return answer(context, sandbox, await _pausable(context, sandbox).pause(sandbox.id))
 
 
 @router.post(f"{ONE}/resume", slots=CHANGES, **INFO)
 async def resume(context: Ctx, sandbox: Sandbox) -> Response:
+    """Let the processes of a sandbox continue."""
     return answer(context, sandbox, await _pausable(context, sandbox).resume(sandbox.id))
 
 
@@ -328,6 +347,7 @@ async def archive(request: Request, context: Ctx, sandbox: Sandbox) -> Response:
 
 @router.post(f"{ONE}/unarchive", slots=CHANGES, openapi_extra=takes("key"), **INFO)
 async def unarchive(request: Request, context: Ctx, sandbox: Sandbox) -> Response:
+    """Bring a sandbox back from its archive."""
     key = (await read_body(request, KeyBody)).checked()
     return answer(context, sandbox, await _archivable(context, sandbox).unarchive(sandbox.id, key=key))
 

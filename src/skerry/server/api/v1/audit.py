@@ -6,34 +6,46 @@ import dataclasses
 from typing import Annotated
 
 from fastapi import Query
-from pydantic import BaseModel
 
 from skerry.core import InvalidArgument
 from skerry.server.context import Context, Ctx, InProject
 from skerry.server.web.guard import Routes
+from skerry.server.web.models.types import Answer
 
 router = Routes("audit")
 
-Limit = Annotated[int, Query(ge=1, le=1000)]
-Cursor = Annotated[str | None, Query(max_length=20)]
+Limit = Annotated[int, Query(ge=1, le=1000, description="The most entries to return.")]
+Cursor = Annotated[str | None, Query(max_length=20, description="The `cursor` of the last answer.")]
 
 
-class AuditModel(BaseModel):
+class AuditModel(Answer):
     time: float
+    """When."""
     actor: str
+    """Who: `user:NAME`, `token:ID` or `anonymous`."""
     credential: str
+    """By which credential: `session`, `key:ID` or `token:ID`."""
     action: str
+    """The right that it needed."""
     operation: str
+    """The method and the path, or another name of what was done."""
     target: str
+    """What it was about."""
     project_id: str | None
+    """The project that this belongs to; null: none."""
     outcome: str
+    """`ok`, or the code of the error."""
     address: str
+    """The client's address."""
     request_id: str
+    """The id of the request."""
 
 
-class AuditPage(BaseModel):
+class AuditPage(Answer):
     items: list[AuditModel]
+    """The entries, newest first."""
     cursor: str | None
+    """What to pass as `cursor` for the next part; null: this is the end."""
 
 
 @router.get("/v1/audit")

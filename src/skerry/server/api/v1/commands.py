@@ -15,9 +15,10 @@ from skerry.server.web.guard import Routes
 from skerry.server.web.models import inside
 from skerry.server.web.models.mirror import mirrored, plain
 from skerry.server.web.problems import status_of
+from skerry.server.web.refusals import CHECKED
 from skerry.server.web.responses import NDJSON, Sender, Streamed, lines, stream_headers, wants, while_there
 
-router = Routes("commands")
+router = Routes("commands", raises=CHECKED)
 
 LINES = (
     "Lines `{type: output, stream, data_base64, offset}` as the output comes, then `{type: exit, result}`;"
@@ -26,7 +27,7 @@ LINES = (
 
 
 @router.post(SANDBOX + "/exec", **op("Run a command and wait for it", mirrored(ExecResult), also={NDJSON: LINES}))
-async def exec_command(request: Request, context: Ctx, who: Who, box: Box, body: inside.Exec) -> Response:
+async def exec_command(request: Request, context: Ctx, who: Who, box: Box, body: inside.RunCommand) -> Response:
     """A string goes to the shell, a list is the arguments. A non-zero exit, a signal and a timeout are results.
 
     If the client disconnects before the end, the command is killed with all its descendants.
@@ -51,7 +52,7 @@ async def exec_command(request: Request, context: Ctx, who: Who, box: Box, body:
     return Streamed(run)
 
 
-def _start(box: AsyncSandbox, body: inside.Exec, stdin: bytes | None, output_limit: int) -> AsyncExecStream:
+def _start(box: AsyncSandbox, body: inside.RunCommand, stdin: bytes | None, output_limit: int) -> AsyncExecStream:
     return box.exec_stream(
         body.command,
         cwd=body.cwd,
@@ -64,7 +65,7 @@ def _start(box: AsyncSandbox, body: inside.Exec, stdin: bytes | None, output_lim
     )
 
 
-async def _stream(sender: Sender, box: AsyncSandbox, body: inside.Exec, stdin: bytes | None) -> None:
+async def _stream(sender: Sender, box: AsyncSandbox, body: inside.RunCommand, stdin: bytes | None) -> None:
     running = _start(box, body, stdin, 0)
     async with running:
         await sender.head(200, stream_headers(NDJSON))
@@ -78,7 +79,7 @@ async def _stream(sender: Sender, box: AsyncSandbox, body: inside.Exec, stdin: b
 
 
 @router.post(SANDBOX + "/code", **op("Run a snippet of code", mirrored(CodeResult)))
-async def run_code(request: Request, context: Ctx, who: Who, box: Box, body: inside.Code) -> Response:
+async def run_code(request: Request, context: Ctx, who: Who, box: Box, body: inside.RunCode) -> Response:
     """The language is python, javascript, bash, sh, perl or ruby; the sandbox must have it installed.
 
     A non-zero exit, a signal, a timeout and a lack of memory are results.

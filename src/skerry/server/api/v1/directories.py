@@ -13,6 +13,7 @@ from skerry.server.web.describe import SANDBOX, Box, op
 from skerry.server.web.guard import Routes
 from skerry.server.web.models.mirror import answer, mirrored
 from skerry.server.web.models.types import UserQuery, query_path
+from skerry.server.web.refusals import READ, WRITE
 from skerry.server.web.responses import Sender, Streamed, body
 from skerry.trees import TarDecoder, tar_stream, tree_stream
 
@@ -23,7 +24,7 @@ DIRECTORIES = SANDBOX + "/directories"
 At = Annotated[str, Depends(query_path)]
 
 
-@router.get(DIRECTORIES, **op("Get a directory as a tar stream", raw=TAR))
+@router.get(DIRECTORIES, **op("Get a directory as a tar stream", raw=TAR, raises=READ))
 async def download(
     box: Box,
     path: At,
@@ -43,7 +44,9 @@ async def download(
     return Streamed(send)
 
 
-@router.put(DIRECTORIES, **op("Make a directory from a tar stream", mirrored(Transfer), sends=TAR))
+@router.put(
+    DIRECTORIES, **op("Make a directory from a tar stream", mirrored(Transfer), sends=TAR, raises=(*WRITE, "TOO_LARGE"))
+)
 async def upload(
     request: Request,
     box: Box,

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from fastapi import Response
-from pydantic import BaseModel
 
 from skerry.server.web.describe import SANDBOX, Box, op
 from skerry.server.web.guard import Routes
 from skerry.server.web.models import inside
 from skerry.server.web.models.mirror import answer
+from skerry.server.web.models.types import Answer
 
 router = Routes("environment")
 
 
-class Environment(BaseModel):
+class Environment(Answer):
     """All variables by name."""
 
     env: dict[str, str]
+    """The variables."""
 
 
 @router.get(SANDBOX + "/env", **op("Get all variables", Environment))
@@ -25,7 +26,7 @@ async def get(box: Box) -> Response:
 
 
 @router.patch(SANDBOX + "/env", **op("Set and remove variables", Environment))
-async def change(box: Box, body: inside.EnvChange) -> Response:
+async def change(box: Box, body: inside.ChangeEnvironment) -> Response:
     """Later commands see the change; running ones do not. The answer has all variables after it."""
     if body.set:
         await box.env.set(body.set)

@@ -10,7 +10,6 @@ from typing import Annotated, Literal
 
 from fastapi import Header, Query, Request
 from fastapi.responses import StreamingResponse
-from pydantic import BaseModel
 
 from skerry.core import InvalidArgument, NotFound, SandboxNotFound
 from skerry.server.access.identity import Actor, still_good
@@ -18,6 +17,7 @@ from skerry.server.access.permissions import Action
 from skerry.server.context import About, Context, Ctx, Sandbox, Who
 from skerry.server.store import StoredEvent
 from skerry.server.web.guard import ProjectQuery, Routes
+from skerry.server.web.models.types import Answer
 
 router = Routes("events")
 
@@ -31,26 +31,32 @@ Since = Annotated[
 Types = Annotated[
     list[str] | None, Query(alias="type", max_length=50, description="Only events of these types; repeatable.")
 ]
-Limit = Annotated[int, Query(ge=1, le=1000)]
+Limit = Annotated[int, Query(ge=1, le=1000, description="The most events to return.")]
 Wait = Annotated[float, Query(ge=0, le=60, description="Seconds to wait for an event if there is none.")]
-LastId = Annotated[str | None, Header(alias="last-event-id")]
+LastId = Annotated[str | None, Header(alias="last-event-id", description="As `since`: browsers send it by themselves.")]
 
 Find = Callable[[int, int], Awaitable[Sequence[StoredEvent]]]
 """Events above a cursor, up to a number. Raises NotFound if the client may no longer read."""
 
 
-class EventModel(BaseModel):
+class EventModel(Answer):
     seq: int
     """Orders the events of all sandboxes; the cursor."""
     sandbox_id: str
+    """The id of the sandbox."""
     project_id: str | None
+    """The id of its project; null: none."""
     type: str
+    """What happened."""
     time: float
+    """When."""
     data: dict[str, str]
+    """What is known about it."""
 
 
-class EventPage(BaseModel):
+class EventPage(Answer):
     items: list[EventModel]
+    """The events, oldest first."""
     cursor: str
     """The value to pass as `since` to continue."""
     gap: bool

@@ -21,26 +21,29 @@ from skerry.server.web.guard import Routes
 from skerry.server.web.models import sandboxes as models
 from skerry.server.web.models.mirror import answer
 from skerry.server.web.models.types import Key
+from skerry.server.web.refusals import CREATE, LIFE
 from skerry.server.web.responses import Sender, Streamed, body
 
-router = Routes("states")
+router = Routes("states", raises=LIFE)
 
 STATE = "application/vnd.skerry.state"
 _key = TypeAdapter(Key)
 
 
 @router.post(SANDBOX + "/export", **op("Export the state of a sandbox as one file", raw=STATE))
-async def export(context: Ctx, who: Who, sandbox: Sandbox, body: models.Export | None = None) -> Response:
+async def export(context: Ctx, who: Who, sandbox: Sandbox, body: models.ExportState | None = None) -> Response:
     """It holds the files and variables as they are now, never secrets or volumes. A key encrypts it."""
     return _export(context, who, sandbox, body)
 
 
 @router.post("/v1/snapshots/{snapshot}/export", **op("Export a snapshot as one file", raw=STATE))
-async def export_snapshot(context: Ctx, who: Who, snapshot: Snapshot, body: models.Export | None = None) -> Response:
+async def export_snapshot(
+    context: Ctx, who: Who, snapshot: Snapshot, body: models.ExportState | None = None
+) -> Response:
     return _export(context, who, snapshot, body)
 
 
-def _export(context: Context, who: Actor, source: Sandbox | Snapshot, wanted: models.Export | None) -> Response:
+def _export(context: Context, who: Actor, source: Sandbox | Snapshot, wanted: models.ExportState | None) -> Response:
     chosen = portable(context.provider_of(source), "export_state")
     key = None if wanted is None else wanted.key
 
@@ -76,7 +79,7 @@ async def _write(sender: Sender, chosen: Portable, source: str, key: bytes | Non
             raise error
 
 
-@router.post("/v1/states", **op("Make a sandbox from a state", SandboxModel, status=201, sends=STATE))
+@router.post("/v1/states", **op("Make a sandbox from a state", SandboxModel, status=201, sends=STATE, raises=CREATE))
 async def import_state(
     request: Request,
     context: Ctx,
@@ -96,11 +99,13 @@ async def import_state(
     skerry_key: Annotated[
         str | None, Header(description="The key that the state was encrypted with: 32 bytes in base64.")
     ] = None,
-    idempotency_key: Annotated[str | None, Header(max_length=200)] = None,
+    idempotency_key: Annotated[
+        str | None, Header(max_length=200, description="The same call again with this key returns the same sandbox.")
+    ] = None,
 ) -> Response:
     """The body is what an export returned. `options` override what the state says."""
     try:
-        wanted = models.Create.model_validate_json(options if skerry_options is None else skerry_options)
+        wanted = models.CreateSandbox.model_validate_json(options if skerry_options is None else skerry_options)
         key = None if skerry_key is None else _key.validate_python(skerry_key)
     except ValidationError as error:
         where = error.errors()[0]

@@ -7,7 +7,6 @@ from itertools import islice
 from typing import Annotated
 
 from fastapi import Depends, Query, Request, Response
-from pydantic import BaseModel
 
 from skerry.core import FileInfo
 from skerry.sdk import Replacement, SearchResult, list_stream
@@ -15,14 +14,15 @@ from skerry.server.context import Ctx, Who
 from skerry.server.projects.slots import LISTS
 from skerry.server.web import large, patterns
 from skerry.server.web.describe import SANDBOX, Box, op
-from skerry.server.web.files import append_file, file_answer, refuse_conditions, write_file
+from skerry.server.web.files import PARTS, append_file, file_answer, refuse_conditions, write_file
 from skerry.server.web.guard import Routes
 from skerry.server.web.models import inside
 from skerry.server.web.models.mirror import answer, mirrored
-from skerry.server.web.models.types import UserQuery, exact_query, query_path, query_path_here
+from skerry.server.web.models.types import Answer, UserQuery, exact_query, query_path, query_path_here
+from skerry.server.web.refusals import PRECONDITION, RANGE, READ, WRITE
 from skerry.server.web.responses import while_there
 
-router = Routes("files")
+router = Routes("files", raises=WRITE)
 
 FILES = SANDBOX + "/files"
 OCTETS = "application/octet-stream"
@@ -35,25 +35,27 @@ Parents = Annotated[bool, Query(description="Make missing directories.")]
 Info = mirrored(FileInfo)
 
 
-class Removed(BaseModel):
+class Removed(Answer):
     """How many files, directories and links were removed."""
 
     removed: int
+    """How many."""
 
 
-class Hash(BaseModel):
+class Hash(Answer):
     """Over a file's content, or over a directory's names, types, modes and contents. In hexadecimal."""
 
     sha256: str
+    """The hash, in hexadecimal."""
 
 
-@router.get(FILES, head=True, **op("Read a file", raw=OCTETS, problems=(412, 416)))
+@router.get(FILES, **op("Read a file", raw=OCTETS, statuses=PARTS, raises=(*READ, PRECONDITION, RANGE)))
 async def read(request: Request, box: Box, path: At, user: UserQuery = None) -> Response:
     """The file may have any size. `Range` returns a part (206), `If-None-Match` avoids reading it again (304)."""
     return file_answer(request, box.files, path, user)
 
 
-@router.put(FILES, **op("Write a file", Info, sends=OCTETS, problems=(412,)))
+@router.put(FILES, **op("Write a file", Info, sends=OCTETS, raises=(*WRITE, PRECONDITION)))
 async def write(
     request: Request,
     box: Box,
@@ -72,7 +74,7 @@ async def write(
     return answer(info, headers={"etag": f'"{info.etag}"'})
 
 
-@router.post(FILES + "/append", **op("Add to the end of a file", Info, sends=OCTETS, problems=(412,)))
+@router.post(FILES + "/append", **op("Add to the end of a file", Info, sends=OCTETS, raises=(*WRITE, PRECONDITION)))
 async def append(
     request: Request, box: Box, path: At, mode: ModeQuery = None, parents: Parents = True, user: UserQuery = None
 ) -> Response:
@@ -94,22 +96,22 @@ async def remove(
     return answer({"removed": await box.files.remove(path, recursive=recursive, user=user)})
 
 
-@router.get(FILES + "/stat", **op("Get information about a path", Info))
+@router.get(FILES + "/stat", **op("Get information about a path", Info, raises=READ))
 async def stat(
     box: Box, path: At, follow: Annotated[bool, Query(description="Follow links.")] = True, user: UserQuery = None
 ) -> Response:
     return answer(await box.files.stat(path, follow=follow, user=user))
 
 
-@router.get(FILES + "/list", **op("List a directory", Info, listed=True))
+@router.get(FILES + "/list", **op("List a directory", Info, listed=True, raises=READ))
 async def list_directory(
     request: Request,
     context: Ctx,
     who: Who,
     box: Box,
     path: Here,
-    depth: Annotated[int, Query(ge=1, le=256)] = 1,
-    limit: Annotated[int, Query(ge=1, le=10_000)] = 10_000,
+    depth: Annotated[int, Query(ge=1, le=256, description="How many levels to list.")] = 1,
+    limit: Annotated[int, Query(ge=1, le=10_000, description="The most entries to return.")] = 10_000,
     cursor: Annotated[str | None, Query(description="`cursor` of the last answer.")] = None,
     user: UserQuery = None,
 ) -> Response:
@@ -136,13 +138,13 @@ async def list_directory(
 
 
 @router.post(FILES + "/mkdir", **op("Make a directory", Info, status=201))
-async def mkdir(box: Box, body: inside.MkDir) -> Response:
+async def mkdir(box: Box, body: inside.MakeDirectory) -> Response:
     """With `parents`, missing directories above it are made, and one that exists is not an error."""
     return answer(await box.files.mkdir(body.path, mode=body.mode, parents=body.parents, user=body.user), 201)
 
 
 @router.post(FILES + "/rename", **op("Move a file or directory to another name", Info))
-async def rename(box: Box, body: inside.Rename) -> Response:
+async def rename(box: Box, body: inside.RenameFile) -> Response:
     return answer(await box.files.rename(body.path, body.target, overwrite=body.overwrite, user=body.user))
 
 
@@ -153,27 +155,27 @@ async def copy(request: Request, box: Box, body: inside.CopyFile) -> Response:
 
 
 @router.post(FILES + "/chmod", **op("Set permission bits", Info))
-async def chmod(box: Box, body: inside.Chmod) -> Response:
+async def chmod(box: Box, body: inside.ChangeMode) -> Response:
     return answer(await box.files.chmod(body.path, body.mode, user=body.user))
 
 
 @router.post(FILES + "/chown", **op("Set the owner or the group", Info))
-async def chown(box: Box, body: inside.Chown) -> Response:
+async def chown(box: Box, body: inside.ChangeOwner) -> Response:
     return answer(await box.files.chown(body.path, owner=body.owner, group=body.group, user=body.user))
 
 
 @router.post(FILES + "/symlink", **op("Make a link", Info, status=201))
-async def symlink(box: Box, body: inside.Symlink) -> Response:
+async def symlink(box: Box, body: inside.MakeLink) -> Response:
     return answer(await box.files.symlink(body.path, body.target, user=body.user), 201)
 
 
-@router.get(FILES + "/glob", **op("Find files by a pattern of names", Info, listed=True))
+@router.get(FILES + "/glob", **op("Find files by a pattern of names", Info, listed=True, raises=(*READ, "TOO_LARGE")))
 async def glob(
     request: Request,
     context: Ctx,
     who: Who,
     box: Box,
-    pattern: Annotated[str, Query(max_length=4096, examples=["**/*.py"])],
+    pattern: Annotated[str, Query(max_length=4096, description="The pattern.", examples=["**/*.py"])],
     path: Here,
     user: UserQuery = None,
 ) -> Response:
@@ -182,18 +184,18 @@ async def glob(
     return patterns.glob(context, who, box, exact, path, user)
 
 
-@router.post(FILES + "/search", **op("Find lines in files", mirrored(SearchResult)))
-async def search(context: Ctx, who: Who, box: Box, body: inside.Search) -> Response:
+@router.post(FILES + "/search", **op("Find lines in files", mirrored(SearchResult), raises=(*READ, "TOO_LARGE")))
+async def search(context: Ctx, who: Who, box: Box, body: inside.SearchFiles) -> Response:
     """Find lines that match a Python regular expression, or a text with `regex` false. Links are not followed."""
     return patterns.search(context, who, box, body)
 
 
-@router.post(FILES + "/replace", **op("Replace text in files", mirrored(Replacement)))
-async def replace(context: Ctx, who: Who, box: Box, body: inside.Replace) -> Response:
+@router.post(FILES + "/replace", **op("Replace text in files", mirrored(Replacement), raises=(*WRITE, "TOO_LARGE")))
+async def replace(context: Ctx, who: Who, box: Box, body: inside.ReplaceText) -> Response:
     """Replace in a file, or in every file that a pattern finds. Each is written in one step, unless it has changed."""
     return patterns.replace(context, who, box, body)
 
 
-@router.get(FILES + "/hash", **op("Get the SHA-256 of a file or a directory", Hash))
+@router.get(FILES + "/hash", **op("Get the SHA-256 of a file or a directory", Hash, raises=READ))
 async def hash(request: Request, box: Box, path: At, user: UserQuery = None) -> Response:
     return answer({"sha256": await while_there(request, box.files.hash(path, user=user))})

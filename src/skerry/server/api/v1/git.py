@@ -5,36 +5,38 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import Depends, Query, Request, Response
-from pydantic import BaseModel
 
 from skerry.sdk import GitBranch, GitCommit, GitStatus
 from skerry.server.web.describe import SANDBOX, Box, op
 from skerry.server.web.guard import Routes
 from skerry.server.web.models import inside
 from skerry.server.web.models.mirror import answer, mirrored
-from skerry.server.web.models.types import UserQuery, query_path
+from skerry.server.web.models.types import Answer, UserQuery, query_path
+from skerry.server.web.refusals import GIT
 from skerry.server.web.responses import while_there
 
-router = Routes("git")
+router = Routes("git", raises=GIT)
 
 Directory = Annotated[str, Depends(query_path)]
 Ref = Annotated[str | None, Query(max_length=1024, description="A branch, a tag or a commit.")]
 
 
-class Cloned(BaseModel):
+class Cloned(Answer):
     """The path of the repository."""
 
     path: str
+    """The path."""
 
 
-class Patch(BaseModel):
+class Patch(Answer):
     """Differences as git shows them."""
 
     diff: str
+    """The patch."""
 
 
 @router.post(SANDBOX + "/git/clone", **op("Copy a repository into the sandbox", Cloned))
-async def clone(request: Request, box: Box, body: inside.CloneBody) -> Response:
+async def clone(request: Request, box: Box, body: inside.CloneRepository) -> Response:
     """Credentials are used once and not kept. If the clone fails or the client disconnects, nothing is left."""
     cloning = box.git.clone(
         body.url,
@@ -57,13 +59,13 @@ async def status(box: Box, path: Directory, user: UserQuery = None) -> Response:
 
 
 @router.post(SANDBOX + "/git/add", **op("Stage files", status=204))
-async def add(box: Box, body: inside.Add) -> Response:
+async def add(box: Box, body: inside.StageFiles) -> Response:
     await box.git.add(body.path, body.paths, all=body.all, user=body.user)
     return Response(status_code=204)
 
 
 @router.post(SANDBOX + "/git/commit", **op("Commit what is staged", mirrored(GitCommit), status=201))
-async def commit(box: Box, body: inside.Commit) -> Response:
+async def commit(box: Box, body: inside.CommitFiles) -> Response:
     made = await box.git.commit(
         body.path,
         body.message,
@@ -76,7 +78,7 @@ async def commit(box: Box, body: inside.Commit) -> Response:
 
 
 @router.post(SANDBOX + "/git/push", **op("Send a branch to a remote", status=204))
-async def push(request: Request, box: Box, body: inside.Push) -> Response:
+async def push(request: Request, box: Box, body: inside.PushBranch) -> Response:
     pushing = box.git.push(
         body.path,
         remote=body.remote,
@@ -93,7 +95,7 @@ async def push(request: Request, box: Box, body: inside.Push) -> Response:
 
 
 @router.post(SANDBOX + "/git/pull", **op("Fetch a branch and merge it or rebase on it", mirrored(GitCommit)))
-async def pull(request: Request, box: Box, body: inside.Pull) -> Response:
+async def pull(request: Request, box: Box, body: inside.PullBranch) -> Response:
     pulling = box.git.pull(
         body.path,
         remote=body.remote,
@@ -115,7 +117,7 @@ async def branches(box: Box, path: Directory, user: UserQuery = None) -> Respons
 
 
 @router.post(SANDBOX + "/git/branches", **op("Make a branch at a commit", status=204))
-async def create_branch(box: Box, body: inside.Branch) -> Response:
+async def create_branch(box: Box, body: inside.CreateBranch) -> Response:
     await box.git.create_branch(body.path, body.name, start=body.start, user=body.user)
     return Response(status_code=204)
 
@@ -124,7 +126,7 @@ async def create_branch(box: Box, body: inside.Branch) -> Response:
 async def delete_branch(
     box: Box,
     path: Directory,
-    name: Annotated[str, Query(max_length=1024)],
+    name: Annotated[str, Query(max_length=1024, description="The branch.")],
     force: Annotated[bool, Query(description="Delete a branch even if it is not merged.")] = False,
     user: UserQuery = None,
 ) -> Response:
@@ -133,7 +135,7 @@ async def delete_branch(
 
 
 @router.post(SANDBOX + "/git/checkout", **op("Check out a branch, a tag or a commit", status=204))
-async def checkout(box: Box, body: inside.Checkout) -> Response:
+async def checkout(box: Box, body: inside.CheckOut) -> Response:
     await box.git.checkout(body.path, body.ref, create=body.create, user=body.user)
     return Response(status_code=204)
 
@@ -145,7 +147,7 @@ async def checkout(box: Box, body: inside.Checkout) -> Response:
 async def log(
     box: Box,
     path: Directory,
-    limit: Annotated[int, Query(ge=1, le=10_000)] = 50,
+    limit: Annotated[int, Query(ge=1, le=10_000, description="The most commits to return.")] = 50,
     ref: Ref = None,
     user: UserQuery = None,
 ) -> Response:

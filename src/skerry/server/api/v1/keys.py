@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import Annotated, Literal
 
-from fastapi import Request
-from pydantic import BaseModel, Field
+from fastapi import Path, Request
+from pydantic import Field
 
 from skerry.core import Conflict, NotFound, PermissionDenied
 from skerry.server.access.identity import Actor
@@ -16,33 +16,48 @@ from skerry.server.context import Ctx, Me, Sandbox, Who, note_made
 from skerry.server.projects.projects import locate
 from skerry.server.store import ApiKey, SandboxToken
 from skerry.server.web.guard import Routes
-from skerry.server.web.models.types import Title
+from skerry.server.web.models.types import Answer, Body, Title
 
 router = Routes("keys")
+TokenPath = Annotated[str, Path(description="The id of the token.")]
+KeyPath = Annotated[str, Path(description="The id of the key.")]
 
 Lifetime = Annotated[
     float | None, Field(gt=0, le=10 * 365 * 86400, description="Lifetime in seconds; without it, for ever.")
 ]
 
 
-class KeyModel(BaseModel):
+class KeyModel(Answer):
     id: str
+    """Its id."""
     name: str
+    """Its name, for people."""
     scopes: list[Scope]
+    """What it allows, within its user's rights."""
     project: str | None
+    """The id of the project that it is bound to; null: none."""
     created_at: float
+    """When it was made."""
     expires_at: float | None
+    """When it ends; null: never."""
     last_used_at: float | None
+    """When it was last used, to within a minute; null: never."""
 
 
-class KeyList(BaseModel):
+class KeyList(Answer):
     items: list[KeyModel]
+    """The keys."""
     cursor: str | None = None
+    """Always null."""
 
 
-class CreateKey(BaseModel):
+class CreateKey(Body):
     name: Title = "key"
-    scopes: Annotated[list[Scope], Field(min_length=1)] = [Scope.READ, Scope.WRITE]
+    """Its name, for people."""
+    scopes: Annotated[list[Annotated[Scope, Field(strict=False)]], Field(min_length=1)] = Field(
+        default=[Scope.READ, Scope.WRITE]
+    )
+    """What it allows, within your rights."""
     project: Annotated[str | None, Field(max_length=200)] = None
     """The project that the key is bound to, by id or name."""
     lifetime: Lifetime = None
@@ -53,21 +68,29 @@ class NewKey(KeyModel):
     """The secret text, which nobody can look up later."""
 
 
-class TokenModel(BaseModel):
+class TokenModel(Answer):
     id: str
+    """Its id."""
     role: Literal["read", "write"]
+    """Whether it may only read."""
     created_by: str
+    """Who made it."""
     created_at: float
+    """When it was made."""
     expires_at: float | None
+    """When it ends; null: never."""
 
 
-class TokenList(BaseModel):
+class TokenList(Answer):
     items: list[TokenModel]
+    """The tokens."""
     cursor: str | None = None
+    """Always null."""
 
 
-class CreateToken(BaseModel):
+class CreateToken(Body):
     role: Literal["read", "write"] = "write"
+    """Whether it may only read."""
     lifetime: Lifetime = None
 
 
@@ -76,14 +99,16 @@ class NewToken(TokenModel):
     """The secret text, which nobody can look up later."""
 
 
-class CreateTicket(BaseModel):
+class CreateTicket(Body):
     path: Annotated[str, Field(pattern=r"^/v1/", max_length=2000)]
     """The WebSocket's path, without the query."""
 
 
-class Ticket(BaseModel):
+class Ticket(Answer):
     ticket: str
+    """The text for `?ticket=`."""
     expires_at: float
+    """When it ends if nobody uses it."""
 
 
 def _key(key: ApiKey) -> KeyModel:
@@ -114,7 +139,7 @@ async def list_keys(context: Ctx, me: Me) -> KeyList:
     return KeyList(items=[_key(key) for key in context.store.accounts.keys_of(me.id)])
 
 
-@router.post("/v1/keys", status_code=201)
+@router.post("/v1/keys", status_code=201, raises=("NOT_FOUND",))
 async def create_key(request: Request, context: Ctx, who: Who, me: Me, body: CreateKey) -> NewKey:
     """Make a key. A key made with a key has no more scopes than that key, and does not outlive it."""
     project_id = None
@@ -137,7 +162,7 @@ async def create_key(request: Request, context: Ctx, who: Who, me: Me, body: Cre
 
 
 @router.delete("/v1/keys/{key}", status_code=204)
-async def revoke_key(context: Ctx, me: Me, key: str) -> None:
+async def revoke_key(context: Ctx, me: Me, key: KeyPath) -> None:
     """Revoke a key, at once."""
     found = context.store.accounts.key(key)
     if found is None or found.user_id != me.id:
@@ -164,7 +189,7 @@ async def create_token(request: Request, context: Ctx, who: Who, sandbox: Sandbo
 
 
 @router.delete("/v1/sandboxes/{sandbox}/tokens/{token}", status_code=204)
-async def revoke_token(context: Ctx, sandbox: Sandbox, token: str) -> None:
+async def revoke_token(context: Ctx, sandbox: Sandbox, token: TokenPath) -> None:
     """Revoke a token, at once."""
     if not await context.store.keys.remove_token(sandbox.id, token):
         raise NotFound(f"there is no token {token[:100]!r}")

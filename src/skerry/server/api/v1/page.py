@@ -6,12 +6,13 @@ from importlib import resources
 from typing import Annotated, Any
 
 from fastapi import Path, Request, Response
-from pydantic import BaseModel, ConfigDict
-from starlette.responses import FileResponse, HTMLResponse, JSONResponse
+from starlette.responses import FileResponse, HTMLResponse
 
 from skerry.core import NotFound
 from skerry.server.web.describe import op
+from skerry.server.web.document import served
 from skerry.server.web.guard import Routes
+from skerry.server.web.models.types import Answer
 
 router = Routes("page")
 
@@ -30,8 +31,10 @@ POLICY = (
 )
 
 
-@router.get("/docs", **op("Open the interactive API page", raw="text/html"))
+@router.get("/docs/", include_in_schema=False)
+@router.get("/docs", **op("Open the interactive API page", raw="text/html", raises=("NOT_FOUND",)))
 async def docs() -> Response:
+    """A page with a form for every operation. It needs nothing from elsewhere."""
     if not (PACKAGE / ASSETS["swagger-ui-bundle.js"][0]).is_file():
         raise NotFound(
             "this installation was built without the API page; /openapi.json has the same content", hint=NOT_BUILT
@@ -41,7 +44,9 @@ async def docs() -> Response:
 
 
 @router.get("/docs/{asset}", **op("Get a file of the API page", raw="application/octet-stream"))
-async def asset(asset: Annotated[str, Path(max_length=100, examples=["start.js"])]) -> Response:
+async def asset(
+    asset: Annotated[str, Path(max_length=100, description="The name of the file.", examples=["start.js"])],
+) -> Response:
     found = ASSETS.get(asset)
     file = None if found is None else PACKAGE / found[0]
     if found is None or file is None or not file.is_file():
@@ -49,16 +54,16 @@ async def asset(asset: Annotated[str, Path(max_length=100, examples=["start.js"]
     return FileResponse(str(file), media_type=found[1], headers={"cache-control": "public, max-age=3600"})
 
 
-class Document(BaseModel):
+class Document(Answer, extra="allow"):
     """A document of the OpenAPI specification 3.1."""
 
-    model_config = ConfigDict(extra="allow")
-
     openapi: str
+    """The version of the specification."""
     paths: dict[str, Any]
+    """The operations, by path and method."""
 
 
 @router.get("/openapi.json", **op("Get the OpenAPI document", Document))
 async def openapi(request: Request) -> Response:
-    document: dict[str, Any] = request.app.openapi()
-    return JSONResponse(document)
+    """It describes everything that users call."""
+    return served(request)

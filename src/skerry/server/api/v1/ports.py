@@ -28,7 +28,7 @@ async def list_ports(box: Box) -> Response:
 async def wait(
     request: Request,
     box: Box,
-    port: Annotated[int, Path(ge=1, le=65535)],
+    port: Annotated[int, Path(ge=1, le=65535, description="The port's number.")],
     timeout: Annotated[float, Query(ge=0, le=86400, description="Wait at most this many seconds.")] = 30.0,
 ) -> Response:
     return answer(await while_there(request, box.ports.wait(port, timeout=timeout)))

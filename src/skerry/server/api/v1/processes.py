@@ -16,6 +16,7 @@ from skerry.server.web.guard import Routes
 from skerry.server.web.models import inside
 from skerry.server.web.models.mirror import answer, mirrored
 from skerry.server.web.models.types import MOST
+from skerry.server.web.refusals import START
 from skerry.server.web.responses import while_there
 
 router = Routes("processes")
@@ -25,8 +26,10 @@ Since = Annotated[int, Query(ge=0, le=MOST, description="A byte offset in the st
 WaitFor = Annotated[float, Query(gt=0, le=86400, description="Wait at most this many seconds.")]
 
 
-@router.post(SANDBOX + "/processes", **op("Start a process in the background", mirrored(ProcessInfo), status=201))
-async def spawn(context: Ctx, box: Box, body: inside.Spawn) -> Response:
+@router.post(
+    SANDBOX + "/processes", **op("Start a process in the background", mirrored(ProcessInfo), status=201, raises=START)
+)
+async def spawn(context: Ctx, box: Box, body: inside.SpawnProcess) -> Response:
     """The process outlives this request and every client. After `timeout` seconds it is killed with its descendants."""
     process = await box.processes.spawn(
         body.command,
@@ -62,7 +65,7 @@ async def output(
 
 
 @router.post(SANDBOX + "/processes/{id}/stdin", **op("Send input to a process", status=204))
-async def stdin(request: Request, context: Ctx, box: Box, id: Id, body: inside.Stdin) -> Response:
+async def stdin(request: Request, context: Ctx, box: Box, id: Id, body: inside.ProcessInput) -> Response:
     """The process must have been started with `stdin`. The request waits while the process does not read."""
     process = await context.processes.get(box, id)
 
@@ -77,7 +80,7 @@ async def stdin(request: Request, context: Ctx, box: Box, id: Id, body: inside.S
 
 
 @router.post(SANDBOX + "/processes/{id}/signal", **op("Send a signal to a process", status=204))
-async def signal(box: Box, id: Id, body: inside.SignalBody) -> Response:
+async def signal(box: Box, id: Id, body: inside.SendSignal) -> Response:
     """SIGKILL (9) goes to the process and all its descendants, other signals to its process group."""
     await box.processes.kill(id, body.signal)
     return Response(status_code=204)

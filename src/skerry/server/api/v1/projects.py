@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Request
-from pydantic import BaseModel, Field
+from fastapi import Path, Request
+from pydantic import Field
 
 from skerry.core import OBEYED, Conflict, NotFound, Snapshots, Volumes
 from skerry.server.access.check import is_admin
@@ -14,44 +14,60 @@ from skerry.server.access.permissions import Role
 from skerry.server.context import Context, Ctx, InProject, Me, Who, note_made
 from skerry.server.store import Project, User
 from skerry.server.web.guard import Routes
+from skerry.server.web.models.types import Answer, Body
 
 router = Routes("projects")
+UserPath = Annotated[str, Path(description="The user, by id or name.")]
 
 ProjectName = Annotated[str, Field(min_length=1, max_length=100, pattern=rf"^[^{OBEYED}\u0009\u000a/]+$")]
 
 
-class ProjectModel(BaseModel):
+class ProjectModel(Answer):
     id: str
+    """Its id."""
     name: str
+    """Its name."""
     personal: bool
     """Whether it is a personal project, which exists as long as its user."""
     role: Role | None
     """Your role; null for an administrator who is not a member."""
     created_at: float
+    """When it was made."""
 
 
-class ProjectList(BaseModel):
+class ProjectList(Answer):
     items: list[ProjectModel]
+    """The projects."""
     cursor: str | None = None
+    """Always null."""
 
 
-class NameProject(BaseModel):
+class NameProject(Body):
     name: ProjectName
+    """The project's name."""
 
 
-class MemberModel(BaseModel):
+class MemberModel(Answer):
     user: str
+    """The user's name."""
     user_id: str
+    """The user's id."""
     role: Role
+    """What the user may do in the project."""
 
 
-class MemberList(BaseModel):
+class MemberList(Answer):
     items: list[MemberModel]
+    """The members."""
     cursor: str | None = None
+    """Always null."""
 
 
-class SetMember(BaseModel):
-    role: Role
+class SetMember(Body):
+    """What a member may do."""
+
+    role: Annotated[Role, Field(strict=False)]
+    """What the user may do in the project."""
 
 
 def _model(context: Context, who: Actor, project: Project) -> ProjectModel:
@@ -70,7 +86,7 @@ async def list_(context: Ctx, who: Who) -> ProjectList:
     return ProjectList(items=[_model(context, who, project) for project in context.projects(who)])
 
 
-@router.post("/v1/projects", status_code=201)
+@router.post("/v1/projects", status_code=201, raises=("CONFLICT",))
 async def create(request: Request, context: Ctx, who: Who, me: Me, body: NameProject) -> ProjectModel:
     """Make a project that you own."""
     if any(project.name == body.name for project in context.store.accounts.projects_of(me.id)):
@@ -82,6 +98,7 @@ async def create(request: Request, context: Ctx, who: Who, me: Me, body: NamePro
 
 @router.get("/v1/projects/{project}")
 async def show(context: Ctx, who: Who, project: InProject) -> ProjectModel:
+    """Get a project."""
     return _model(context, who, project)
 
 
@@ -115,7 +132,7 @@ async def members(context: Ctx, project: InProject) -> MemberList:
 
 
 @router.put("/v1/projects/{project}/members/{user}")
-async def set_member(context: Ctx, who: Who, project: InProject, user: str, body: SetMember) -> MemberModel:
+async def set_member(context: Ctx, who: Who, project: InProject, user: UserPath, body: SetMember) -> MemberModel:
     """Make a user a member, or change the role of a member.
 
     Give the user's id, which they can tell you, or the name if you share a project or are an administrator.
@@ -149,7 +166,7 @@ def _known(context: Context, who: Actor, asked: str) -> User:
 
 
 @router.delete("/v1/projects/{project}/members/{user}", status_code=204)
-async def remove_member(context: Ctx, project: InProject, user: str) -> None:
+async def remove_member(context: Ctx, project: InProject, user: UserPath) -> None:
     """Remove a member. A project keeps at least one owner; a personal project keeps its user."""
     found = next(
         (item for item in context.store.accounts.members(project.id) if user in (item.user_id, item.user_name)), None

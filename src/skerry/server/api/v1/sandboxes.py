@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 from fastapi import Header, Query, Request, Response
-from pydantic import BaseModel
 
 from skerry.core import Corrupted, State, to_problem
 from skerry.sdk import MAX_GRACE, ProgressCallback, select_sandboxes
@@ -19,8 +18,10 @@ from skerry.server.web.describe import SANDBOX, Box, SandboxModel, check_lifetim
 from skerry.server.web.guard import ProjectQuery, Routes
 from skerry.server.web.models import sandboxes as models
 from skerry.server.web.models.mirror import answer
+from skerry.server.web.models.types import Answer
 from skerry.server.web.problems import Problem, status_of
 from skerry.server.web.progress import followed, follows
+from skerry.server.web.refusals import CREATE, LIFE
 from skerry.server.web.responses import NDJSON, while_there
 
 router = Routes("sandboxes")
@@ -31,20 +32,26 @@ LINES = (
 )
 
 
-class Fork(BaseModel):
+class ForkResult(Answer):
     """The outcome of one copy."""
 
     sandbox: SandboxModel | None  # type: ignore[valid-type]
+    """The copy; null: there is none."""
     error: Problem | None
+    """Why there is none; null: there is one."""
 
 
-@router.post("/v1/sandboxes", slots=CREATES, **op("Make a sandbox", SandboxModel, status=201, also={NDJSON: LINES}))
+@router.post(
+    "/v1/sandboxes",
+    slots=CREATES,
+    **op("Make a sandbox", SandboxModel, status=201, also={NDJSON: LINES}, raises=CREATE),
+)
 async def create(
     request: Request,
     context: Ctx,
     who: Who,
     project: InProject,
-    body: models.Create,  # type: ignore[valid-type]
+    body: models.CreateSandbox,  # type: ignore[valid-type]
     idempotency_key: Annotated[
         str | None, Header(max_length=200, description="The same call again with this key returns the same sandbox.")
     ] = None,
@@ -69,8 +76,8 @@ async def list_sandboxes(
     context: Ctx,
     who: Who,
     project: ProjectQuery = None,
-    state: State | None = None,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    state: Annotated[State | None, Query(description="Only those in this state.")] = None,
+    limit: Annotated[int, Query(ge=1, le=1000, description="The most sandboxes to return.")] = 100,
     cursor: Annotated[str | None, Query(max_length=200, description="The `cursor` of the last answer.")] = None,
 ) -> Response:
     """List those of your projects, oldest first. `metadata.KEY=VALUE` and `label.KEY=VALUE` filter them."""
@@ -97,8 +104,10 @@ async def show(sandbox: Sandbox) -> Response:
     return answer(shown(sandbox.project, await sandbox.info()))
 
 
-@router.patch(SANDBOX, slots=CHANGES, **op("Change how long a sandbox lives", SandboxModel))
-async def update(context: Ctx, who: Who, about: About, sandbox: Sandbox, box: Box, body: models.Update) -> Response:
+@router.patch(SANDBOX, slots=CHANGES, **op("Change how long a sandbox lives", SandboxModel, raises=LIFE))
+async def update(
+    context: Ctx, who: Who, about: About, sandbox: Sandbox, box: Box, body: models.UpdateSandbox
+) -> Response:
     """An earlier end needs the right to destroy the sandbox."""
     info = await sandbox.info()
     if body.timeout is None:
@@ -107,15 +116,17 @@ async def update(context: Ctx, who: Who, about: About, sandbox: Sandbox, box: Bo
     return answer(shown(sandbox.project, sandbox.shown(await box.set_timeout(body.timeout))))
 
 
-@router.patch(SANDBOX + "/limits", slots=CHANGES, **op("Change the limits of a running sandbox", SandboxModel))
-async def limits(sandbox: Sandbox, box: Box, body: models.Limits) -> Response:
+@router.patch(
+    SANDBOX + "/limits", slots=CHANGES, **op("Change the limits of a running sandbox", SandboxModel, raises=LIFE)
+)
+async def limits(sandbox: Sandbox, box: Box, body: models.SetLimits) -> Response:
     info = await box.set_limits(
         cpu=body.cpu, cpu_percent=body.cpu_percent, memory=body.memory, disk=body.disk, pids=body.pids
     )
     return answer(shown(sandbox.project, sandbox.shown(info)))
 
 
-@router.delete(SANDBOX, slots=ENDS, **op("Destroy a sandbox", status=204))
+@router.delete(SANDBOX, slots=ENDS, **op("Destroy a sandbox", status=204, raises=LIFE))
 async def destroy(
     context: Ctx,
     sandbox: Sandbox,
@@ -131,8 +142,12 @@ async def destroy(
     return Response(status_code=204)
 
 
-@router.post(SANDBOX + "/clone", slots=CREATES, **op("Make a running copy of a sandbox", SandboxModel, status=201))
-async def clone(request: Request, context: Ctx, who: Who, sandbox: Sandbox, box: Box, body: models.Clone) -> Response:
+@router.post(
+    SANDBOX + "/clone", slots=CREATES, **op("Make a running copy of a sandbox", SandboxModel, status=201, raises=CREATE)
+)
+async def clone(
+    request: Request, context: Ctx, who: Who, sandbox: Sandbox, box: Box, body: models.CloneSandbox
+) -> Response:
     """The copy has the files and variables as they are now, and the same volumes. It has no processes of the source.
 
     It gets the secrets only if you ask for them.
@@ -149,9 +164,11 @@ async def clone(request: Request, context: Ctx, who: Who, sandbox: Sandbox, box:
 @router.post(
     SANDBOX + "/fork",
     slots=CREATES,
-    **op("Make several copies of a sandbox at the same moment", Fork, status=201, listed=True),
+    **op("Make several copies of a sandbox at the same moment", ForkResult, status=201, listed=True, raises=CREATE),
 )
-async def fork(request: Request, context: Ctx, who: Who, sandbox: Sandbox, box: Box, body: models.Fork) -> Response:
+async def fork(
+    request: Request, context: Ctx, who: Who, sandbox: Sandbox, box: Box, body: models.ForkSandbox
+) -> Response:
     """The answer has for each copy the sandbox, or the error that it ended with."""
     items: list[dict[str, Any]] = []
     for result in await while_there(request, box.fork(body.n, **_copy_options(sandbox, body))):

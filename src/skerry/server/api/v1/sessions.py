@@ -7,7 +7,7 @@ from typing import Annotated
 
 import anyio
 from fastapi import Response
-from pydantic import BaseModel, Field, SecretStr
+from pydantic import Field, SecretStr
 from starlette.responses import HTMLResponse
 
 from skerry.core import InvalidArgument, RateLimited, Unauthenticated
@@ -21,6 +21,7 @@ from skerry.server.context import Context, Ctx, Me, Who
 from skerry.server.projects.projects import visible
 from skerry.server.store import User
 from skerry.server.web.guard import Routes
+from skerry.server.web.models.types import Answer, Body
 
 router = Routes("sessions")
 
@@ -28,34 +29,48 @@ SLOWEST = 2.0
 """The longest wait, in seconds, of an attempt to sign in while others try the same name from many addresses."""
 
 
-class SignIn(BaseModel):
+class SignIn(Body):
     """A name and a password, or the text of a link that signs in once."""
 
     name: Annotated[str | None, Field(max_length=64)] = None
+    """The user's name."""
     password: SecretStr | None = None
+    """The user's password."""
     link: SecretStr | None = None
+    """The text of the link, after the #."""
 
 
-class ProjectRole(BaseModel):
+class ProjectRole(Answer):
     id: str
+    """The project's id."""
     name: str
+    """The project's name."""
     personal: bool
+    """Whether it is your personal project."""
     role: Role | None
+    """Your role; null for an administrator who is not a member."""
 
 
-class SessionModel(BaseModel):
+class SessionModel(Answer):
     user: str
+    """Your name."""
     user_id: str
+    """Your id."""
     admin: bool
     """Whether this credential may act as an administrator."""
     credential: str
+    """`session`, or `key:ID`."""
     scopes: list[Scope]
+    """What the credential allows."""
     projects: list[ProjectRole]
+    """The projects that you see, your own first."""
 
 
-class NewPassword(BaseModel):
+class NewPassword(Body):
     old: SecretStr | None = None
+    """The present password; null: there is none."""
     new: SecretStr
+    """The new password."""
 
 
 def describe(context: Context, actor: Actor, user: User) -> SessionModel:
@@ -83,7 +98,7 @@ async def page() -> HTMLResponse:
     return HTMLResponse(sign_in_page.HTML, headers={"content-security-policy": sign_in_page.POLICY})
 
 
-@router.post("/v1/session")
+@router.post("/v1/session", raises=("UNAUTHENTICATED", "PROVIDER_UNAVAILABLE", "DISK_FULL"))
 async def sign_in(context: Ctx, who: Who, body: SignIn, response: Response) -> SessionModel:
     """Sign in with a name and a password or with a one-time link; the answer sets the session's cookie."""
     if wait := context.sign_ins.take(party(who.address)):

@@ -6,7 +6,6 @@ import time
 from typing import Annotated
 
 from fastapi import Path, Query, Request, Response
-from pydantic import BaseModel
 
 from skerry.core import FileInfo, PermissionDenied, Unauthenticated
 from skerry.sdk import AsyncFiles
@@ -15,33 +14,38 @@ from skerry.server.access.identity import Actor, still_good
 from skerry.server.access.permissions import Action
 from skerry.server.context import Context, Ctx, Sandbox, Who
 from skerry.server.web.describe import SANDBOX, op
-from skerry.server.web.files import file_answer, write_file
+from skerry.server.web.files import PARTS, file_answer, write_file
 from skerry.server.web.guard import Routes
 from skerry.server.web.models import inside
 from skerry.server.web.models.mirror import answer, mirrored
-from skerry.server.web.models.types import MOST, PathQuery, UserQuery, exact_query
+from skerry.server.web.models.types import MOST, Answer, PathQuery, UserQuery, exact_query
+from skerry.server.web.refusals import AGENT, PRECONDITION, RANGE, READ, WRITE
 
 router = Routes("signed files")
 
 SIGNED = "/v1/signed/{sandbox_id}"
 OCTETS = "application/octet-stream"
 NEEDS = {"GET": Action.SANDBOX_READ, "PUT": Action.SANDBOX_WRITE}
-Id = Annotated[str, Path(max_length=64)]
+MAKER = (*AGENT, "UNAUTHENTICATED", "PERMISSION_DENIED", "SANDBOX_NOT_FOUND", "CORRUPTED", "PROVIDER_UNAVAILABLE")
+Id = Annotated[str, Path(max_length=64, description="The id of the sandbox.")]
 By = Annotated[str, Query(max_length=64, description="Who made the URL: a user, or a key.")]
 Expires = Annotated[int, Query(ge=0, le=MOST, description="When the URL expires, in seconds since the epoch.")]
-Signature = Annotated[str, Query(max_length=64)]
+Signature = Annotated[str, Query(max_length=64, description="It says that the server made the URL.")]
 
 
-class SignedUrl(BaseModel):
+class SignedUrl(Answer):
     """Valid for this method and this file until it expires, as long as its maker may do this and its key is valid."""
 
     url: str
+    """The URL."""
     method: str
+    """The method that it allows."""
     expires_at: float
+    """When it ends."""
 
 
 @router.post(SANDBOX + "/files/url", **op("Make a signed URL for one file", SignedUrl, status=201))
-async def create(context: Ctx, who: Who, sandbox: Sandbox, body: inside.FileUrl) -> Response:
+async def create(context: Ctx, who: Who, sandbox: Sandbox, body: inside.CreateFileUrl) -> Response:
     """The holder of the URL may read (GET) or write (PUT) the file, without a key or a session."""
     if who.user is None:
         raise PermissionDenied("a sandbox's token cannot make URLs", hint="use an API key")
@@ -59,7 +63,10 @@ async def create(context: Ctx, who: Who, sandbox: Sandbox, body: inside.FileUrl)
     return answer({"url": url, "method": body.method, "expires_at": expires_at}, 201)
 
 
-@router.get(SIGNED, head=True, **op("Read a file by a signed URL", raw=OCTETS, problems=(401, 403, 412, 416)))
+@router.get(
+    SIGNED,
+    **op("Read a file by a signed URL", raw=OCTETS, statuses=PARTS, raises=(*MAKER, *READ, PRECONDITION, RANGE)),
+)
 async def read(
     request: Request,
     context: Ctx,
@@ -76,7 +83,15 @@ async def read(
     return file_answer(request, files, exact, user)
 
 
-@router.put(SIGNED, **op("Write a file by a signed URL", mirrored(FileInfo), sends=OCTETS, problems=(401, 403, 412)))
+@router.put(
+    SIGNED,
+    **op(
+        "Write a file by a signed URL",
+        mirrored(FileInfo),
+        sends=OCTETS,
+        raises=(*MAKER, *WRITE, PRECONDITION),
+    ),
+)
 async def write(
     request: Request,
     context: Ctx,

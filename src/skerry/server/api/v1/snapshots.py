@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fastapi import Request, Response
-from pydantic import BaseModel, create_model
+from pydantic import BaseModel, Field, create_model
 
 from skerry.core import SnapshotInfo
 from skerry.sdk import SnapshotNode, snapshot_trees
@@ -18,12 +18,13 @@ from skerry.server.web.describe import SANDBOX, Box, SandboxModel, op, shown
 from skerry.server.web.guard import ProjectQuery, Routes
 from skerry.server.web.models import sandboxes as models
 from skerry.server.web.models.mirror import answer, mirrored
+from skerry.server.web.refusals import LIFE
 from skerry.server.web.responses import while_there
 
-router = Routes("snapshots")
+router = Routes("snapshots", raises=LIFE)
 
 Model = mirrored(SnapshotInfo)
-_NODES: dict[str, Any] = {"items": (list[mirrored(SnapshotNode)], ...)}  # type: ignore[misc]
+_NODES: dict[str, Any] = {"items": (list[mirrored(SnapshotNode)], Field(description="The snapshots without a parent."))}  # type: ignore[misc]
 Tree: type[BaseModel] = create_model(
     "SnapshotTree", __doc__="Snapshots without a parent, each with those taken after it.", **_NODES
 )
@@ -35,10 +36,10 @@ Tree: type[BaseModel] = create_model(
     **op("Take a snapshot of the files and variables of a sandbox", Model, status=201),
 )
 async def create(
-    request: Request, context: Ctx, sandbox: Sandbox, box: Box, body: models.SnapshotCreate | None = None
+    request: Request, context: Ctx, sandbox: Sandbox, box: Box, body: models.CreateSnapshot | None = None
 ) -> Response:
     """A running sandbox is frozen for a moment. The snapshot does not include secrets and volumes."""
-    wanted = body or models.SnapshotCreate()
+    wanted = body or models.CreateSnapshot()
     name = wanted.name
     if name is not None and sandbox.project is not None:
         name = names.inner(sandbox.project, name)
@@ -60,8 +61,12 @@ async def tree_of_sandbox(sandbox: Sandbox, box: Box) -> Response:
     return answer(_tree(found))
 
 
-@router.post(SANDBOX + "/restore", slots=CHANGES, **op("Restore a sandbox to a snapshot", SandboxModel))
-async def restore(context: Ctx, who: Who, sandbox: Sandbox, box: Box, body: models.Restore) -> Response:
+@router.post(
+    SANDBOX + "/restore",
+    slots=CHANGES,
+    **op("Restore a sandbox to a snapshot", SandboxModel, raises=(*LIFE, "SNAPSHOT_NOT_FOUND")),
+)
+async def restore(context: Ctx, who: Who, sandbox: Sandbox, box: Box, body: models.RestoreSnapshot) -> Response:
     """The sandbox keeps its id. All its processes end; volumes, limits, name and secrets stay as they are."""
     operation = f"POST {SANDBOX}/restore"
     found = await usable_snapshot(context, who, sandbox.project, body.snapshot, operation)

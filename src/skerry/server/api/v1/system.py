@@ -5,30 +5,35 @@ from __future__ import annotations
 from importlib.metadata import version
 
 from fastapi.responses import PlainTextResponse
-from pydantic import BaseModel
 
 from skerry.core import capabilities
 from skerry.server.context import Ctx
 from skerry.server.web.guard import Routes
+from skerry.server.web.models.types import Answer
 
 router = Routes("server")
 
 
-class Health(BaseModel):
+class ServerHealth(Answer):
     status: str
+    """`ok`, or `stopping`."""
 
 
-class ServerInfo(BaseModel):
+class ServerInfo(Answer):
     version: str
+    """The version of Skerry."""
     provider: str
+    """The name of the provider behind it."""
     capabilities: list[str]
+    """What the provider can do beyond the basics."""
     url: str
+    """The server's address."""
 
 
-@router.get("/health", head=True)
-async def health(context: Ctx) -> Health:
+@router.get("/health")
+async def health(context: Ctx) -> ServerHealth:
     """Answer as long as the server can serve."""
-    return Health(status="stopping" if context.stopping.is_set() else "ok")
+    return ServerHealth(status="stopping" if context.stopping.is_set() else "ok")
 
 
 @router.get("/metrics", response_class=PlainTextResponse)

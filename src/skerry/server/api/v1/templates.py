@@ -23,6 +23,7 @@ from skerry.server.web.guard import Routes
 from skerry.server.web.models import sandboxes as models
 from skerry.server.web.models.mirror import answer, mirrored
 from skerry.server.web.progress import followed, follows
+from skerry.server.web.refusals import CHANGE, CREATE
 from skerry.server.web.responses import NDJSON, SSE, while_there
 from skerry.templates import Template, parse_text
 
@@ -36,19 +37,19 @@ LINES = (
 )
 
 
-@router.get("/v1/templates", **op("List templates", Model, listed=True))
+@router.get("/v1/templates", **op("List templates", Model, listed=True, raises=("UNSUPPORTED",)))
 async def list_templates(context: Ctx) -> Response:
     """List the templates that come with Skerry, built or not, and those built here, by name."""
     return answer({"items": await AsyncTemplates(context.providers.default).list(), "cursor": None})
 
 
-@router.get("/v1/templates/{template}", **op("Get a template", Model))
+@router.get("/v1/templates/{template}", **op("Get a template", Model, raises=("UNSUPPORTED",)))
 async def show(context: Ctx, template: Name) -> Response:
     return answer(await AsyncTemplates(context.providers.default).show(template))
 
 
-@router.post("/v1/templates", **op("Build a template", Model, also={NDJSON: LINES, SSE: LINES}))
-async def build(request: Request, context: Ctx, who: Who, about: About, body: models.Build) -> Response:
+@router.post("/v1/templates", **op("Build a template", Model, also={NDJSON: LINES, SSE: LINES}, raises=CREATE))
+async def build(request: Request, context: Ctx, who: Who, about: About, body: models.BuildTemplate) -> Response:
     """Builds everything that it is based on too, unless it is built. `Accept` can ask for the log and progress live.
 
     Answers CONFLICT for the name or alias of a template that others have built. With `force`, only administrators may
@@ -82,7 +83,7 @@ async def build(request: Request, context: Ctx, who: Who, about: About, body: mo
     return answer((await while_there(request, make(None, None)))["template"])
 
 
-def _definition(body: models.Build) -> Template | str | None:
+def _definition(body: models.BuildTemplate) -> Template | str | None:
     """Raises InvalidArgument: a path would be one of the server's own files."""
     if body.yaml is None:
         if body.template is not None and ("/" in body.template or body.template.endswith((".yaml", ".yml"))):
@@ -163,7 +164,7 @@ async def _built(context: Context) -> set[str]:
     return {name for each in await _all_built(context) for name in (stem(each), *each.aliases)}
 
 
-@router.delete("/v1/templates/{template}", slots=CHANGES, **op("Remove a built template", status=204))
+@router.delete("/v1/templates/{template}", slots=CHANGES, **op("Remove a built template", status=204, raises=CHANGE))
 async def remove(context: Ctx, who: Who, template: Name) -> Response:
     """Answers CONFLICT while a sandbox, a snapshot or another template needs it."""
     templates, names = AsyncTemplates(context.providers.default), {template.partition(":")[0]}

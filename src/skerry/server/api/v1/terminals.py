@@ -16,6 +16,7 @@ from skerry.server.web.guard import Routes
 from skerry.server.web.models import inside
 from skerry.server.web.models.mirror import answer, mirrored
 from skerry.server.web.models.types import MOST
+from skerry.server.web.refusals import START
 from skerry.server.web.responses import while_there
 
 router = Routes("terminals")
@@ -25,8 +26,10 @@ Since = Annotated[int, Query(ge=0, le=MOST, description="A byte offset: `next` o
 WaitFor = Annotated[float, Query(gt=0, le=86400, description="Wait at most this many seconds.")]
 
 
-@router.post(SANDBOX + "/terminals", **op("Start a program on a terminal", mirrored(TerminalInfo), status=201))
-async def create(box: Box, body: inside.TerminalCreate) -> Response:
+@router.post(
+    SANDBOX + "/terminals", **op("Start a program on a terminal", mirrored(TerminalInfo), status=201, raises=START)
+)
+async def create(box: Box, body: inside.CreateTerminal) -> Response:
     """Without a command it is a login shell. The terminal outlives this request and every client."""
     terminal = await box.terminals.create(
         body.command, cols=body.cols, rows=body.rows, cwd=body.cwd, env=body.env, user=body.user
@@ -52,7 +55,7 @@ async def output(context: Ctx, who: Who, box: Box, id: Id, since: Since = 0) -> 
 
 
 @router.post(SANDBOX + "/terminals/{id}/input", **op("Type into a terminal", status=204))
-async def type_input(request: Request, context: Ctx, box: Box, id: Id, body: inside.Typed) -> Response:
+async def type_input(request: Request, context: Ctx, box: Box, id: Id, body: inside.TerminalInput) -> Response:
     """Waits while the terminal takes nothing. Answers CONFLICT if another client has taken over since the last time."""
     if body.takeover:
         context.terminals.drop(box, id)
@@ -62,7 +65,7 @@ async def type_input(request: Request, context: Ctx, box: Box, id: Id, body: ins
 
 
 @router.post(SANDBOX + "/terminals/{id}/resize", **op("Change the size of a terminal", status=204))
-async def resize(box: Box, id: Id, body: inside.Resize) -> Response:
+async def resize(box: Box, id: Id, body: inside.ResizeTerminal) -> Response:
     await (await box.terminals.get(id, view=True)).resize(body.cols, body.rows)
     return Response(status_code=204)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import Query, Request, Response
-from pydantic import BaseModel
 
 from skerry.core import Usage
 from skerry.sdk import HealthReport, SandboxStatus
@@ -13,21 +12,25 @@ from skerry.server.web.describe import SANDBOX, Box, op
 from skerry.server.web.guard import Routes
 from skerry.server.web.models import sandboxes as models
 from skerry.server.web.models.mirror import answer, mirrored
+from skerry.server.web.models.types import Answer
+from skerry.server.web.refusals import START
 from skerry.server.web.responses import while_there
 
-router = Routes("status")
+router = Routes("status", raises=START)
 
 
-class Ready(BaseModel):
+class Ready(Answer):
     """Whether a command would run now."""
 
     ready: bool
+    """Whether it would."""
 
 
-class Instructions(BaseModel):
+class Instructions(Answer):
     """A text for an agent's system prompt."""
 
     instructions: str
+    """The text."""
 
 
 @router.get(SANDBOX + "/usage", **op("Get what a sandbox uses now", mirrored(Usage)))
@@ -55,7 +58,7 @@ async def health(
 
 
 @router.post(SANDBOX + "/health", **op("Run the built-in health checks and yours", mirrored(HealthReport)))
-async def check_health(request: Request, box: Box, body: models.Checks) -> Response:
+async def check_health(request: Request, box: Box, body: models.RunChecks) -> Response:
     """Each of your checks is a shell command that must exit with 0."""
     return answer(await while_there(request, box.health_check(body.checks, timeout=body.timeout)))
 

@@ -6,15 +6,17 @@ import secrets
 import time
 from typing import Annotated
 
-from fastapi import Request
-from pydantic import BaseModel, Field, SecretStr
+from fastapi import Path, Request
+from pydantic import Field, SecretStr
 
 from skerry.server.access.secrets import digest
 from skerry.server.context import Ctx, note_made
 from skerry.server.store import User
 from skerry.server.web.guard import Routes
+from skerry.server.web.models.types import Answer, Body
 
-router = Routes("users")
+router = Routes("users", raises=("CONFLICT",))
+UserPath = Annotated[str, Path(description="The user, by id or name.")]
 
 LINK_LIFETIME = 900.0
 LONGEST_LINK = 7 * 86400.0
@@ -22,41 +24,56 @@ LONGEST_LINK = 7 * 86400.0
 UserName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._@-]{0,63}$", examples=["mira"])]
 
 
-class UserModel(BaseModel):
+class UserModel(Answer):
     id: str
+    """The user's id."""
     name: str
+    """The name for signing in."""
     admin: bool
+    """Whether the user is an administrator."""
     disabled: bool
+    """Whether the user is kept out."""
     has_password: bool
+    """Whether the user can sign in with a password."""
     created_at: float
+    """When the user was made."""
 
 
-class UserList(BaseModel):
+class UserList(Answer):
     items: list[UserModel]
+    """The users."""
     cursor: str | None = None
+    """Always null."""
 
 
-class CreateUser(BaseModel):
+class CreateUser(Body):
     name: UserName
+    """The name for signing in."""
     password: SecretStr | None = None
     """Without a password, the user signs in by a link and can then set one."""
     admin: bool = False
+    """Whether the user is an administrator."""
 
 
-class ChangeUser(BaseModel):
+class ChangeUser(Body):
     password: SecretStr | None = None
+    """A new password; null: as it is."""
     admin: bool | None = None
+    """Whether the user is an administrator; null: as it is."""
     disabled: bool | None = None
+    """Whether the user is kept out; null: as it is."""
 
 
-class CreateLink(BaseModel):
+class CreateLink(Body):
     lifetime: Annotated[float, Field(gt=0, le=LONGEST_LINK)] = LINK_LIFETIME
+    """Seconds for which the link works."""
 
 
-class Link(BaseModel):
+class Link(Answer):
     url: str
     """Opened in a browser, it signs the user in once."""
     expires_at: float
+    """When it ends if nobody uses it."""
 
 
 def model(user: User) -> UserModel:
@@ -86,13 +103,13 @@ async def create(request: Request, context: Ctx, body: CreateUser) -> UserModel:
 
 
 @router.get("/v1/users/{user}")
-async def show(context: Ctx, user: str) -> UserModel:
+async def show(context: Ctx, user: UserPath) -> UserModel:
     """Get a user, by id or name."""
     return model(context.store.accounts.find_user(user))
 
 
 @router.patch("/v1/users/{user}")
-async def change(context: Ctx, user: str, body: ChangeUser) -> UserModel:
+async def change(context: Ctx, user: UserPath, body: ChangeUser) -> UserModel:
     """Change the given fields. A new password or disabling ends all sessions; a disabled user's keys do not work."""
     found = context.store.accounts.find_user(user)
     stored = None if body.password is None else await context.passwords.hash(body.password.get_secret_value())
@@ -101,13 +118,13 @@ async def change(context: Ctx, user: str, body: ChangeUser) -> UserModel:
 
 
 @router.delete("/v1/users/{user}", status_code=204)
-async def remove(context: Ctx, user: str) -> None:
+async def remove(context: Ctx, user: UserPath) -> None:
     """Remove a user with keys, sessions and memberships. What is in the personal project stays, for administrators."""
     await context.store.users.remove(context.store.accounts.find_user(user).id)
 
 
 @router.post("/v1/users/{user}/link", status_code=201)
-async def link(context: Ctx, user: str, body: CreateLink) -> Link:
+async def link(context: Ctx, user: UserPath, body: CreateLink) -> Link:
     """Make a link that signs this user in, once."""
     found, text = context.store.accounts.find_user(user), secrets.token_urlsafe(32)
     await context.store.users.add_link(found.id, digest(text), lifetime=body.lifetime)

@@ -13,14 +13,15 @@ from skerry.server.web.describe import op
 from skerry.server.web.guard import ProjectQuery, Routes
 from skerry.server.web.models import sandboxes as models
 from skerry.server.web.models.mirror import answer, mirrored
+from skerry.server.web.refusals import CHANGE
 
-router = Routes("volumes")
+router = Routes("volumes", raises=(*CHANGE, "ALREADY_EXISTS"))
 
 Model = mirrored(VolumeInfo)
 
 
 @router.post("/v1/volumes", slots=CHANGES, **op("Make an empty volume", Model, status=201))
-async def create(request: Request, context: Ctx, project: InProject, body: models.VolumeCreate) -> Response:
+async def create(request: Request, context: Ctx, project: InProject, body: models.CreateVolume) -> Response:
     """The volume belongs to the project. Its sandboxes mount it with `volumes` when they are made."""
     made = await AsyncVolumes(context.providers.default).create(
         names.inner(project, body.name), size=body.size, temporary=body.temporary, encrypted=body.encrypted

@@ -13,9 +13,10 @@ from skerry.server.context import Ctx
 from skerry.server.web.describe import SANDBOX, Box, op
 from skerry.server.web.guard import Routes
 from skerry.server.web.models.types import UserQuery, query_path_here
+from skerry.server.web.refusals import READ
 from skerry.server.web.responses import SSE, Sender, lines, stream_headers
 
-router = Routes("files")
+router = Routes("files", raises=(*READ, "QUOTA_EXCEEDED"))
 
 KEEPALIVE = 15.0
 EVENTS = (

@@ -15,21 +15,43 @@ MAX_OUTPUT = 16 << 20
 """As text in JSON it is up to six times as large, all of it in memory at once; a stream of lines has no limit."""
 
 
-class Run(Body):
+class AsUser(Body):
+    """Something that is done with a user's rights."""
+
+    user: User | None = None
+    """The user of the sandbox whose rights it has; null: the sandbox's own user."""
+
+
+class Place(AsUser):
+    """Where and as whom a program runs."""
+
+    cwd: Path | None = None
+    """The directory it begins in; null: the working directory."""
+    env: Variables | None = None
+    """Variables beside those of the sandbox; they take precedence."""
+
+
+class Timed(Body):
+    timeout: Seconds | None = None
+    """Seconds after which it is killed with all its descendants; null: no limit."""
+
+
+class Run(Place, Timed):
     """A command, its input and its environment."""
 
     command: Command
-    cwd: Path | None = None
-    env: Variables | None = None
-    timeout: Seconds | None = None
-    user: User | None = None
+    """A text goes to the shell, a list is the arguments."""
+    sudo: bool = False
+    """Whether to run it as the sandbox's root."""
 
 
 class Input(Body):
     """Bytes, as text or in base64."""
 
     data: Text | None = None
+    """The bytes as text."""
     data_base64: Base64 | None = None
+    """The bytes in base64, instead of `data`."""
 
     def content(self) -> bytes:
         """Raises InvalidArgument unless exactly one of the two is given."""
@@ -48,34 +70,40 @@ def chosen(text: str | None, encoded: str | None) -> bytes | None:
     return None if text is None else text.encode("utf-8", "surrogateescape")
 
 
-class Exec(Run):
-    sudo: bool = False
+class RunCommand(Run):
+    """A command to wait for."""
+
     stdin: Text | None = None
+    """Its input as text; null: an empty one."""
     stdin_base64: Base64 | None = None
+    """Its input in base64, instead of `stdin`."""
     check: bool = False
     """Whether anything but exit code 0 is an error."""
     output_limit: Annotated[int, Field(ge=0, le=MAX_OUTPUT)] = OUTPUT_LIMIT
     """Bytes to keep of each stream; of a longer one the middle is dropped and counted."""
 
 
-class Code(Body):
+class RunCode(Place, Timed):
+    """A snippet of code to wait for."""
+
     code: Annotated[str, Field(examples=["print(6 * 7)"])]
+    """The code."""
     language: Annotated[str, Field(max_length=40)] = "python"
-    cwd: Path | None = None
-    env: Variables | None = None
-    timeout: Seconds | None = None
-    user: User | None = None
+    """Its language: python, javascript, bash, sh, perl or ruby."""
     check: bool = False
     """Whether anything but exit code 0 is an error."""
 
 
-class Spawn(Run):
-    sudo: bool = False
+class SpawnProcess(Run):
+    """A process to start in the background."""
+
     stdin: bool = False
     """Whether the process gets an input that clients can write to."""
 
 
-class Stdin(Input):
+class ProcessInput(Input):
+    """Input for a process, and whether it is the last."""
+
     close: bool = False
     """Whether this is the end of the input."""
 
@@ -83,151 +111,241 @@ class Stdin(Input):
         return chosen(self.data, self.data_base64) or b""
 
 
-class SignalBody(Body):
+class SendSignal(Body):
+    """A signal for a process."""
+
     signal: Annotated[int, Field(ge=1, le=64, examples=[15])] = 9
+    """The number of the signal."""
 
 
-class TerminalCreate(Body):
+class CreateTerminal(Place):
+    """A program to start on a terminal."""
+
     command: Command | None = None
-    """Without a command: a login shell."""
+    """The program: a text goes to the shell, a list is the arguments; null: a login shell."""
     cols: Annotated[int, Field(ge=1, le=10_000)] = 80
+    """How many columns it has."""
     rows: Annotated[int, Field(ge=1, le=10_000)] = 24
-    cwd: Path | None = None
-    env: Variables | None = None
-    user: User | None = None
+    """How many rows it has."""
 
 
-class Resize(Body):
+class ResizeTerminal(Body):
+    """A new size of a terminal."""
+
     cols: Annotated[int, Field(ge=1, le=10_000)]
+    """How many columns it has."""
     rows: Annotated[int, Field(ge=1, le=10_000)]
+    """How many rows it has."""
 
 
-class Typed(Input):
+class TerminalInput(Input):
+    """What to type."""
+
     takeover: bool = False
     """Whether to take the keyboard from another client that has taken it."""
 
 
-class EnvChange(Body):
+class ChangeEnvironment(Body):
+    """Changes of the variables."""
+
     set: Variables = Field(default_factory=dict)
+    """Variables to set."""
     unset: Annotated[list[str], Field(max_length=4096)] = Field(default_factory=list)
+    """Names of variables to remove."""
 
 
-class At(Body):
+class At(AsUser):
+    """Something at a path."""
+
     path: Path
-    user: User | None = None
+    """The path; a relative one starts at the working directory."""
 
 
-class MkDir(At):
+class MakeDirectory(At):
+    """A directory to make."""
+
     mode: Mode | None = None
+    """Its permission bits, as a number or as octal digits in text; null: as the user's umask says."""
     parents: bool = True
+    """Whether to make missing directories above it, and accept one that exists."""
 
 
-class Rename(At):
+class RenameFile(At):
+    """A file or directory, and its new name."""
+
     target: Path
+    """The new path."""
     overwrite: bool = True
+    """Whether to replace what is there."""
 
 
-class CopyFile(Rename):
+class CopyFile(RenameFile):
+    """A file or directory, and the path of its copy."""
+
     parents: bool = True
+    """Whether to make missing directories above the copy."""
 
 
-class Chmod(At):
+class ChangeMode(At):
+    """New permission bits."""
+
     mode: Mode
+    """The bits, as a number or as octal digits in text."""
 
 
-class Chown(At):
+class ChangeOwner(At):
+    """A new owner or group."""
+
     owner: Annotated[str, Field(max_length=64)] | None = None
+    """The new owner, by name or number; null: as it is."""
     group: Annotated[str, Field(max_length=64)] | None = None
+    """The new group, by name or number; null: as it is."""
 
 
-class Symlink(At):
+class MakeLink(At):
+    """A symbolic link to make."""
+
     target: Path
+    """Where it leads."""
 
 
-class Search(Body):
+class SearchFiles(AsUser):
+    """What to look for, and where."""
+
     pattern: str
+    """A Python regular expression, or with `regex` false a text."""
     path: Path = "."
+    """The file or directory to look in."""
     regex: bool = True
+    """Whether the pattern is a regular expression."""
     ignore_case: bool = False
+    """Whether upper and lower case are the same."""
     glob: str | None = None
+    """Look only in files whose names match this."""
     exclude: Annotated[list[str], Field(max_length=256)] = Field(default_factory=lambda: [".git"])
+    """Names of files and directories to leave out."""
     max_matches: Annotated[int, Field(ge=1, le=100_000)] = 1000
+    """Stop after this many matches."""
     max_file_size: Annotated[int, Field(ge=1, le=64 << 20)] = 8 << 20
-    user: User | None = None
+    """Leave out files with more bytes than this."""
 
 
-class Replace(Body):
+class ReplaceText(AsUser):
+    """What to replace, by what, and where."""
+
     old: str
+    """A text, or with `regex` a Python regular expression."""
     new: str
+    """What takes its place; with `regex` it may use the groups."""
     path: Path
     """A file, or a pattern as for glob."""
     regex: bool = False
+    """Whether `old` is a regular expression."""
     count: Annotated[int, Field(ge=1, le=1 << 31)] | None = None
-    user: User | None = None
+    """Replace at most this many in each file; null: all."""
 
 
-class FileUrl(Body):
-    path: Path
+class CreateFileUrl(At):
+    """A file, and what the URL allows."""
+
     method: Literal["GET", "PUT"] = "GET"
+    """Whether the URL reads (GET) or writes (PUT) the file."""
     expires_in: Annotated[float, Field(gt=0, le=7 * 86400)] = 3600.0
     """Seconds for which the URL is valid."""
-    user: User | None = None
 
 
-class Repository(Body):
+class Repository(AsUser):
+    """A repository inside the sandbox."""
+
     path: Path = Field(examples=["/workspace/project"])
-    user: User | None = None
+    """A directory of the repository."""
 
 
-class Login(Repository):
+class Login(Timed):
+    """Credentials for a remote; they are used once and not kept."""
+
     username: str | None = Field(None, repr=False)
+    """The user name that the remote asks for."""
     password: str | None = Field(None, repr=False)
-    timeout: Seconds | None = None
+    """The password or token that the remote asks for."""
 
 
-class CloneBody(Body):
+class CloneRepository(Login, AsUser):
+    """A repository to copy into the sandbox."""
+
     url: Annotated[str, Field(max_length=4096)]
+    """Its URL."""
     path: Path | None = None
+    """Where to put it; null: a directory with its name in the working directory."""
     branch: str | None = None
+    """The branch to check out; null: the remote's default."""
     ref: str | None = None
+    """A tag or a commit to check out."""
     depth: Annotated[int, Field(ge=1, le=1 << 30)] | None = None
-    username: str | None = Field(None, repr=False)
-    password: str | None = Field(None, repr=False)
+    """How many commits of the history to get; null: all."""
     recurse_submodules: bool = False
-    timeout: Seconds | None = None
-    user: User | None = None
+    """Whether to get its submodules too."""
 
 
-class Add(Repository):
+class StageFiles(Repository):
+    """Files to stage."""
+
     paths: Annotated[list[Text], Field(max_length=10_000)] = Field(default_factory=list)
+    """The files, relative to the repository."""
     all: bool = False
+    """Whether to stage everything that has changed."""
 
 
-class Commit(Repository):
+class CommitFiles(Repository):
+    """A commit of what is staged."""
+
     message: Text
+    """Its message."""
     author_name: str | None = None
+    """Its author's name; null: as git is configured."""
     author_email: str | None = None
+    """Its author's address; null: as git is configured."""
     allow_empty: bool = False
+    """Whether a commit without a change is accepted."""
 
 
-class Push(Login):
+class PushBranch(Login, Repository):
+    """A branch to send."""
+
     remote: str = "origin"
+    """The remote's name or URL."""
     branch: str | None = None
+    """The branch; null: the one that is checked out."""
     set_upstream: bool = False
+    """Whether the branch follows the remote's from then on."""
     force: bool = False
+    """Whether to replace commits of the remote that the branch does not have."""
 
 
-class Pull(Login):
+class PullBranch(Login, Repository):
+    """A branch to fetch."""
+
     remote: str = "origin"
+    """The remote's name or URL."""
     branch: str | None = None
+    """The branch; null: the one that the present branch follows."""
     rebase: bool = False
+    """Whether to put local commits on top instead of merging."""
 
 
-class Branch(Repository):
+class CreateBranch(Repository):
+    """A branch to make."""
+
     name: str
+    """Its name."""
     start: str = "HEAD"
+    """The branch, tag or commit where it begins."""
 
 
-class Checkout(Repository):
+class CheckOut(Repository):
+    """What to check out."""
+
     ref: str
+    """A branch, a tag or a commit."""
     create: bool = False
+    """Whether to make the branch `ref`, here."""

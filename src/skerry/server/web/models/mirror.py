@@ -17,6 +17,7 @@ from pydantic import BaseModel, Field, create_model
 from skerry import core
 from skerry.core import CodeResult, ExecResult, dump_json
 from skerry.sdk import ProcessOutput, Replacement, TerminalOutput
+from skerry.server.web.models.words import WORDS
 
 PROPERTIES: dict[type, tuple[str, ...]] = {
     ExecResult: ("timed_out", "ok"),
@@ -60,18 +61,21 @@ def mirrored(kind: type, name: str | None = None) -> type[BaseModel]:
     """A model of the JSON that `plain` makes of a dataclass, with the dataclass's field descriptions."""
     hints, notes = get_type_hints(kind), _docstrings(kind)
     fields: dict[str, Any] = {}
+
+    def add(name: str, hint: Any, note: str | None) -> None:
+        fields[name] = (hint, Field(description=note or WORDS.get(name)))
+
     for field in dataclasses.fields(kind):
         note = notes.get(field.name)
         if kind in TEXT and hints[field.name] is bytes:
             short = field.name.removesuffix("_bytes")
-            fields[short] = (str, Field(description=note))
-            fields[f"{short}_base64"] = (str | None, Field(description=EXACT))
+            add(short, str, note)
+            add(f"{short}_base64", str | None, EXACT)
         else:
-            fields[field.name] = (_mirrored_type(hints[field.name], kind), Field(description=note))
+            add(field.name, _mirrored_type(hints[field.name], kind), note)
     for extra in PROPERTIES.get(kind, ()):
         getter = inspect.getattr_static(kind, extra).fget
-        returns = get_type_hints(getter)["return"]
-        fields[extra] = (_mirrored_type(returns, kind), Field(description=inspect.getdoc(getter)))
+        add(extra, _mirrored_type(get_type_hints(getter)["return"], kind), inspect.getdoc(getter))
     called = name or kind.__name__
     made: type[BaseModel] = create_model(called, __doc__=inspect.getdoc(kind), **fields)
     return made

@@ -22,6 +22,12 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
 
+class Answer(BaseModel):
+    """An answer's JSON."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError("must be text")
