@@ -27,5 +27,7 @@ int64_t now_ms(void);
 int64_t now_us(void);
 int64_t wall_ms(void);
 int set_nonblocking(int fd);
+/* Lets as much as the system allows be under way in a socket. */
+void widen(int socket);
 
 #endif

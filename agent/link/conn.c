@@ -337,6 +337,7 @@ static void accept_one(struct watch *w, uint32_t events)
         close(fd);
         return;
     }
+    widen(fd);
     watch_init(&c->watch, fd, readable);
     c->next = agent.conns;
     agent.conns = c;

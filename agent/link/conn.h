@@ -7,7 +7,7 @@
 #include "base/loop.h"
 #include "base/wire.h"
 
-#define CHUNK (128 * 1024) /* the most bytes in one DATA frame */
+#define CHUNK (128 * 1024) /* of content in one DATA frame, at most */
 
 struct conn;
 struct stream;

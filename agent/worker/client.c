@@ -12,7 +12,7 @@
 #include "base/users.h"
 
 #define OPENER_MAX 65536       /* paths are at most 4 KiB */
-#define QUEUE_HIGH (1u << 20)  /* above: connections that feed it are not read */
+#define QUEUE_HIGH (2u << 20)  /* above: connections that feed it are not read */
 #define GRANT_MAX (1u << 20)   /* bytes that workers may have under way to one connection */
 #define GRANT_STEP (512u << 10)
 #define GRANT_LEAST (16u << 10) /* to a stream that has none, in any case: more than an entry of a LIST */
@@ -59,17 +59,14 @@ static bool file_pull(struct stream *s)
 /* In packets that a socket takes; the end goes with the last. */
 static void forward_data(struct file *file, uint8_t flags, uint64_t offset, struct slice bytes)
 {
-    struct buf *queue = &file->worker->queue;
-
     do {
-        size_t size = bytes.size < CHUNK ? bytes.size : CHUNK;
-        put_data_head(queue, file->id, size == bytes.size ? flags : 0, offset, size);
-        buf_put(queue, bytes.data, size);
-        offset += size;
-        bytes.data += size;
-        bytes.size -= size;
+        struct slice piece = {bytes.data, bytes.size < CHUNK ? bytes.size : CHUNK};
+        worker_data(file->worker, file->id, piece.size == bytes.size ? flags : 0, offset, piece);
+        offset += piece.size;
+        bytes.data += piece.size;
+        bytes.size -= piece.size;
     } while (bytes.size);
-    if (buf_size(queue) > QUEUE_HIGH)
+    if (buf_size(&file->worker->queue) > QUEUE_HIGH)
         file->stream.conn->held_by = file->worker;
     worker_send(file->worker);
 }

@@ -52,6 +52,8 @@ void file_relay(struct worker *w, const struct frame *f);
 
 /* workers.c: the running worker of that user, started if need be; NULL with errno (EINVAL: no such user). */
 struct worker *worker_for(const char *name);
+/* Queues a DATA packet, or sends it at once, without a copy, if nothing is queued before it. */
+void worker_data(struct worker *w, uint32_t id, uint8_t flags, uint64_t offset, struct slice bytes);
 /* Sends what is in its queue, as far as its socket takes it. */
 void worker_send(struct worker *w);
 /* The worker is dead and was reaped. */

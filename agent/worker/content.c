@@ -12,7 +12,6 @@
 #include "worker/worker.h"
 
 #define OPEN_FLAGS (O_CLOEXEC | O_NONBLOCK | O_NOCTTY)
-#define REPAY_AT 65536
 #define MAX_LINKS 40
 enum { WRITE_APPEND = 1, WRITE_PARENTS = 2, WRITE_NEW = 4 };
 
@@ -363,6 +362,7 @@ void fs_write(struct fs *fs, const struct request *r)
         return (void)fs_fail(fs, r->id, ENOMEM, r->path);
     w->fd = w->dir = -1;
     w->mode = (mode_t)mode;
+    w->owed = fs_window(fs);
     w->must_be_new = flags & WRITE_NEW;
     w->conditional = if_match.data;
     /* One that is too long for an etag stays too long, and matches nothing. */

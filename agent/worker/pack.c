@@ -5,6 +5,8 @@
 #include "link/conn.h"
 #include "tree/trees.h"
 
+#define MOST (RECORD_HEAD + OFFSET_SIZE + CHUNK) /* of one frame */
+
 enum { PACK_TOTALS = 1, PACK_NO_CONTENT = 2 };
 
 struct packing {
@@ -32,7 +34,8 @@ static bool pack_step(struct fs *fs, struct job *job)
     struct packer *packer = &p->packer;
     size_t waiting = buf_size(&packer->out);
 
-    if (waiting < ENOUGH && !packer->done) {
+    /* Within a file a frame is one CONTENT, so that both ends write whole pages. */
+    if (waiting < (packer->file >= 0 ? 1 : ENOUGH) && !packer->done) {
         int err = packer_fill(packer, fs->io);
         if (err)
             return fs_fail(fs, job->id, err, *packer->walk.path ? packer->walk.path : packer->path);
@@ -43,7 +46,7 @@ static bool pack_step(struct fs *fs, struct job *job)
         packer_rewind(packer);
         return true;
     }
-    size_t size = waiting < CHUNK ? waiting : CHUNK;
+    size_t size = waiting < MOST ? waiting : MOST;
     if (size > job->credit)
         size = (size_t)job->credit;
     if (size) {

@@ -153,6 +153,20 @@ static void queue_flush(struct worker *w)
     watch_set(&w->watch, EPOLLIN | (buf_size(&w->queue) ? EPOLLOUT : 0));
 }
 
+void worker_data(struct worker *w, uint32_t id, uint8_t flags, uint64_t offset, struct slice bytes)
+{
+    uint8_t head[HEADER_SIZE + OFFSET_SIZE];
+    struct iovec iov[2] = {{head, sizeof head}, {(void *)(uintptr_t)bytes.data, bytes.size}};
+    struct msghdr msg = {.msg_iov = iov, .msg_iovlen = 2};
+
+    header_encode(head, (uint32_t)(OFFSET_SIZE + bytes.size), id, T_DATA, flags);
+    u64_encode(head + HEADER_SIZE, offset);
+    if (!buf_size(&w->queue) && sendmsg(w->watch.fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0)
+        return;
+    buf_put(&w->queue, head, sizeof head);
+    buf_put(&w->queue, bytes.data, bytes.size);
+}
+
 void worker_send(struct worker *w)
 {
     if (!agent.look)
@@ -224,8 +238,11 @@ static bool worker_start(struct worker *w, const struct user *user)
     int err = errno;
     w->pid = pid > 0 ? pid : 0;
     w->still = 0;
-    if (paired)
+    if (paired) {
+        widen(pair[0]);
+        widen(pair[1]);
         watch_init(&w->watch, pair[0], worker_ready);
+    }
     if (pid > 0 && watch_set(&w->watch, EPOLLIN) == 0) {
         w->inbox = pair[1];
         w->pulse = pulse;

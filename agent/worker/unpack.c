@@ -9,7 +9,6 @@
 #include "link/conn.h"
 #include "tree/trees.h"
 
-#define REPAY_AT 65536
 enum { COPY_RECURSIVE = 1, COPY_PARENTS = 2, COPY_NEW = 4 };
 
 void put_tally(struct buf *b, const struct tally *t)
@@ -239,6 +238,7 @@ void fs_unpack(struct fs *fs, const struct request *r)
     if (!u)
         return (void)fs_fail(fs, r->id, ENOMEM, r->path);
     u->fs = fs;
+    u->owed = fs_window(fs);
     int err = unpacker_open(&u->unpacker, r->path, flags & (UNPACK_MERGE | UNPACK_PARENTS | UNPACK_NEW));
     if (err) {
         unpack_free(&u->job);

@@ -22,6 +22,7 @@
 #include "worker/worker.h"
 
 #define SOCK 3
+#define LARGE_WINDOW (1u << 20)
 #define LULL_MS 20 /* when jobs only wait for this long */
 #define MAX_WAITING (MAX_WATCHES + 224) /* jobs whose descriptors are waited for at once */
 
@@ -120,6 +121,14 @@ void fs_reply_info(struct fs *fs, uint32_t id, uint8_t flags, const char *path, 
     put_info(fs, &fs->out, path, st, target);
     frame_end(&fs->out, mark);
     fs_send(fs);
+}
+
+uint64_t fs_window(const struct fs *fs)
+{
+    for (const struct job *job = fs->jobs; job; job = job->next)
+        if (job->ops->data)
+            return 0;
+    return LARGE_WINDOW - INPUT_WINDOW;
 }
 
 void fs_add_job(struct fs *fs, struct job *job, uint32_t id, const struct job_ops *ops)

@@ -12,6 +12,7 @@
 
 #define FS_IO (160 * 1024)
 #define NAMES 16
+#define REPAY_AT (128 << 10) /* input credit goes back in steps of at least this */
 
 struct fs;
 struct job;
@@ -76,6 +77,11 @@ void fs_beat(void);
 pid_t fs_deputy(struct fs *fs, uint32_t id);
 _Noreturn void fs_deputy_done(struct fs *fs);
 /* The stream becomes a job. */
+/*
+ * What a job that receives owes its client from the start, for its first bytes that are not its last: a window that keeps
+ * client, agent and worker busy at once. Only one job at a time has it: what waits for a worker stays bounded.
+ */
+uint64_t fs_window(const struct fs *fs);
 void fs_add_job(struct fs *fs, struct job *job, uint32_t id, const struct job_ops *ops);
 
 /* Makes a path absolute; an errno if it is empty, too long, or holds a NUL. */

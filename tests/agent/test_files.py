@@ -517,6 +517,22 @@ def test_a_worker_that_hangs_stalls_neither_commands_nor_the_agents_memory(
     assert connection.stat("/").type_name == "dir"
 
 
+def test_one_upload_at_a_time_has_a_large_window(connection: Connection) -> None:
+    large, other = (connection.open(wire.Write(path=name)) for name in (b"large", b"other"))
+    piece = bytes(131_072)  # the agent passes on no more at once
+    connection.data(large, piece)
+    assert connection.take_credit(large) == len(piece) + (1 << 20) - wire.INPUT_WINDOW
+    connection.data(other, piece)
+    assert connection.take_credit(other) == len(piece)
+    connection.send(large, Type.CLOSE)
+    connection.send(other, Type.CLOSE)
+    third = connection.open(wire.Write(path=b"third"))
+    connection.data(third, b"x")
+    assert connection.take_credit(third) == 1 + (1 << 20) - wire.INPUT_WINDOW
+    connection.data(third, b"", offset=1, end=True)
+    assert connection.reply(third, INFO).size == 1
+
+
 def test_the_user_can_neither_signal_nor_read_the_workers(agent: Agent, connection: Connection) -> None:
     for pid in agent.children():
         result = connection.sh(f"kill -9 {pid}; cat /proc/{pid}/environ")

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import anyio
@@ -236,8 +236,11 @@ class _Protocol(asyncio.Protocol):
     def pending(self) -> int:
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
-    def write(self, data: bytes) -> None:
-        self._send(data)
+    def write(self, parts: Sequence[bytes | memoryview]) -> None:
+        self._send(b"".join(parts))
+
+    def keep(self) -> None:
+        pass
 
     def close(self) -> None:
         if self._closing:

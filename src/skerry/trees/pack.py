@@ -20,7 +20,9 @@ from skerry.trees.records import (
 )
 from skerry.trees.walk import Found, walk_tree
 
-BATCH = 512 * 1024
+CONTENT_HEAD = len(content_head(0, 0))
+RECORD = CONTENT_HEAD + MAX_CONTENT
+BATCH = 8 * RECORD
 MAX_HARD_LINKS = 100_000
 XATTR_BYTES = 100_000
 _FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
@@ -44,18 +46,23 @@ class Tally:
 
 
 class Packer:
-    """`batches` gives the stream in pieces of about half a megabyte; `tally` is what they held."""
+    """`batches` gives the stream in pieces of about a megabyte; `tally` is what they held."""
 
     def __init__(self, local: str, exclude: Collection[str]) -> None:
         self.tally = Tally()
         self._local = local
         self._exclude = frozenset(exclude)
         self._first: dict[tuple[int, int], bytes] = {}
-        self._parts: list[bytes] = []
+        self._parts: list[bytes | memoryview] = []
         self._size = 0
+        self._buffer, self._other = (memoryview(bytearray(BATCH + RECORD)) for _ in range(2))
+        """Where content is read to; used in turn, so that no memory is new."""
+        self._used = 0
 
-    def batches(self) -> Generator[bytes, None, None]:
-        """Raises OSError for what cannot be read, InvalidArgument for what is neither a file nor a directory."""
+    def batches(self) -> Generator[bytes | memoryview, None, None]:
+        """A batch is good until the one after the next is made.
+
+        Raises OSError for what cannot be read, InvalidArgument for what is neither a file nor a directory."""
         info = os.stat(self._local)
         if stat.S_ISDIR(info.st_mode):
             root = os.open(self._local, _DIRECTORY)
@@ -72,7 +79,7 @@ class Packer:
         self._put(encode_end(self.tally.entries, self.tally.bytes))
         yield self._flush()
 
-    def _entry(self, found: Found) -> Iterator[bytes]:
+    def _entry(self, found: Found) -> Iterator[bytes | memoryview]:
         path, info, kind = found.path, found.info, stat.S_IFMT(found.info.st_mode)
         if kind == stat.S_IFDIR:
             self._directory(found)
@@ -108,7 +115,7 @@ class Packer:
         self.tally.entries += 1
         self.tally.files += 1
 
-    def _file(self, fd: int, path: bytes, info: os.stat_result) -> Iterator[bytes]:
+    def _file(self, fd: int, path: bytes, info: os.stat_result) -> Iterator[bytes | memoryview]:
         if info.st_nlink > 1 and path and len(self._first) < MAX_HARD_LINKS:
             self._first[info.st_dev, info.st_ino] = path
         size, mode = info.st_size, stat.S_IMODE(info.st_mode)
@@ -128,21 +135,23 @@ class Packer:
             self.tally.bytes += len(data)
             self.tally.done += len(data)
 
-    def _content(self, fd: int, end: int, *, sparse: bool) -> Iterator[bytes]:
+    def _content(self, fd: int, end: int, *, sparse: bool) -> Iterator[bytes | memoryview]:
         """What the file grew by since it was opened is not read: it might never end."""
         at = last = 0
         before = self.tally.done
         while at < end:
             at, stop = _data_range(fd, at, end) if sparse else (at, end)
             while at < stop:
-                data = os.pread(fd, min(MAX_CONTENT, stop - at), at)
-                if not data:
+                room = self._buffer[self._used : self._used + RECORD]
+                size = os.preadv(fd, [room[CONTENT_HEAD : CONTENT_HEAD + stop - at]], at)
+                if not size:
                     end = stop = at
                     break
-                self._put(content_head(at, len(data)))
-                self._put(data)
-                at = last = at + len(data)
-                self.tally.bytes += len(data)
+                room[:CONTENT_HEAD] = content_head(at, size)
+                self._put(room[: CONTENT_HEAD + size])
+                self._used += CONTENT_HEAD + size
+                at = last = at + size
+                self.tally.bytes += size
                 self.tally.done = before + at
                 if self._size >= BATCH:
                     yield self._flush()
@@ -174,14 +183,16 @@ class Packer:
         self.tally.skipped.append(Skipped(path=os.fsdecode(path), reason=reason))
         self._put(encode_skipped(path, reason.encode()))
 
-    def _put(self, data: bytes) -> None:
+    def _put(self, data: bytes | memoryview) -> None:
         self._parts.append(data)
         self._size += len(data)
 
-    def _flush(self) -> bytes:
-        batch = b"".join(self._parts)
+    def _flush(self) -> bytes | memoryview:
+        """All parts in one piece; where there is but content, this is the buffer itself, and the other one's turn."""
+        batch = self._buffer[: self._used] if self._size == self._used else b"".join(self._parts)
+        self._buffer, self._other = self._other, self._buffer
         self._parts.clear()
-        self._size = 0
+        self._size = self._used = 0
         return batch
 
 

@@ -40,6 +40,8 @@ class Entry(NamedTuple):
 
 
 class Content(NamedTuple):
+    """A CONTENT, or a part of one."""
+
     offset: int
     data: memoryview
 
@@ -109,33 +111,53 @@ class Decoder:
 
     def __init__(self) -> None:
         self._rest = b""
+        self._offset = self._left = 0
+        """Of the CONTENT under way: where the next bytes go, and how many are to come."""
 
     @property
     def complete(self) -> bool:
         """Whether what was fed ends with the end of a record."""
-        return not self._rest
+        return not self._rest and not self._left
 
-    def feed(self, data: bytes) -> Iterator[Record]:
-        """The records that are complete now. A Content's bytes are good until the next call. Raises TreeError."""
-        data = self._rest + data if self._rest else data
-        view, at, size = memoryview(data), 0, len(data)
+    def feed(self, data: bytes | bytearray | memoryview) -> Iterator[Record]:
+        """The records that are complete now; of a CONTENT also a part. Its bytes are good until the next call.
+
+        Raises TreeError.
+        """
+        view = memoryview(self._rest + data if self._rest else data)
+        at, size = 0, len(view)
+        if self._left and size:
+            at = min(self._left, size)
+            yield self._content(view[:at])
         while size - at >= 5:
-            kind, length = _HEAD.unpack_from(data, at)
+            kind, length = _HEAD.unpack_from(view, at)
             if length > MAX_RECORD + (8 if kind == CONTENT else 0):
                 raise TreeError(f"a record of {length} bytes")
             start, end = at + 5, at + 5 + length
+            if kind == CONTENT and length >= 8:
+                if size - start < 8:
+                    break
+                self._offset, self._left = _OFFSET.unpack_from(view, start)[0], length - 8
+                at = min(end, size)
+                yield self._content(view[start + 8 : at])
+                continue
             if end > size:
                 break
+            record = bytes(view[start:end])
             if kind == ENTRY:
-                yield _entry(data, start, end)
-            elif kind == CONTENT and length >= 8:
-                yield Content(_OFFSET.unpack_from(data, start)[0], view[start + 8 : end])
+                yield _entry(record, 0, length)
             elif kind == FILE_END and length == 8:
-                yield FileEnd(_OFFSET.unpack_from(data, start)[0])
+                yield FileEnd(_OFFSET.unpack(record)[0])
             else:
-                yield _other(kind, data, start, end)
+                yield _other(kind, record, 0, length)
             at = end
-        self._rest = data[at:]
+        self._rest = bytes(view[at:])
+
+    def _content(self, piece: memoryview) -> Content:
+        content = Content(self._offset, piece)
+        self._offset += len(piece)
+        self._left -= len(piece)
+        return content
 
 
 def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, bytes]]:

@@ -21,6 +21,7 @@ from skerry.trees.records import MAX_DEPTH, MAX_SIZE, Content, Decoder, End, Ent
 _HERE = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 MAX_SKIPPED = 100_000
+MAX_PIECES = 64
 
 
 @dataclass
@@ -44,6 +45,8 @@ class Unpacker:
         self._decoder = Decoder()
         self._levels: list[_Level] = []
         self._file = -1
+        self._pieces: list[memoryview] = []
+        """Content of the file that is not written yet."""
         self._entry: Entry | None = None
         self._at = 0
         self._is_file = self._ended = False
@@ -52,8 +55,15 @@ class Unpacker:
         self._parent = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._base, self._temp, self._temp_fd = self._parent, "", -1
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, *parts: bytes | bytearray | memoryview) -> None:
         """Raises TreeError for what breaks the format, OSError for what the local disk refuses."""
+        for part in parts:
+            self._feed(part)
+            if len(self._pieces) > MAX_PIECES:
+                self._write()
+        self._write()
+
+    def _feed(self, data: bytes | bytearray | memoryview) -> None:
         for record in self._decoder.feed(data):
             if self._ended:
                 raise TreeError("a record after the end of the tree")
@@ -231,18 +241,27 @@ class Unpacker:
         if self._file < 0 or offset < self._at or offset + size > MAX_SIZE:
             raise TreeError("content that belongs to no file")
         if offset != self._at:
+            self._write()
             os.lseek(self._file, offset, os.SEEK_SET)
-        written = os.write(self._file, data)
-        while written < size:
-            written += os.write(self._file, data[written:])
+        self._pieces.append(data)
         self.tally.done += offset + size - self._at
         self._at = offset + size
         self.tally.bytes += size
+
+    def _write(self) -> None:
+        """Write the content that has come since the last time, with few system calls."""
+        while self._pieces:
+            written = os.writev(self._file, self._pieces[:MAX_PIECES])
+            while self._pieces and written >= len(self._pieces[0]):
+                written -= len(self._pieces.pop(0))
+            if written:
+                self._pieces[0] = self._pieces[0][written:]
 
     def _on_file_end(self, size: int) -> None:
         entry, fd = self._entry, self._file
         if fd < 0 or entry is None or not self._at <= size <= MAX_SIZE:
             raise TreeError("an end that belongs to no file")
+        self._write()
         if size != self._at:
             os.ftruncate(fd, size)
             self.tally.done += size - self._at

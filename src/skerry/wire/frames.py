@@ -85,8 +85,12 @@ def encode_frame(stream: int, type: int, payload: bytes = b"", flags: int = 0) -
 
 
 def data_frame(stream: int, channel: int, offset: int, data: bytes | memoryview, *, end: bool = False) -> bytes:
-    header = _HEADER.pack(8 + len(data), stream, Type.DATA, channel | (END if end else 0), 0)
-    return b"".join((header, _OFFSET.pack(offset), data))
+    return b"".join((data_head(stream, channel, offset, len(data), end=end), data))
+
+
+def data_head(stream: int, channel: int, offset: int, size: int, *, end: bool = False) -> bytes:
+    """What comes before the bytes of a DATA."""
+    return _HEADER.pack(8 + size, stream, Type.DATA, channel | (END if end else 0), 0) + _OFFSET.pack(offset)
 
 
 def credit_frame(stream: int, channel: int, amount: int) -> bytes:
@@ -137,19 +141,37 @@ class Decoder:
 
         The iterator must be drained before the next feed.
         """
-        buffer = self._buffer
-        buffer += data
-        position, size = 0, len(buffer)
+        held, view, position, size = self._buffer, memoryview(data), 0, len(data)
+        if held:
+            position = max(0, HEADER_SIZE - len(held))
+            held += view[:position]
+            if len(held) < HEADER_SIZE:
+                return
+            length, stream, type, flags = _bounded(held, 0)
+            end = position + HEADER_SIZE + length - len(held)
+            if end > size:
+                held += view[position:]
+                return
+            payload = b"".join((memoryview(held)[HEADER_SIZE:], view[position:end]))
+            position = end
+            held.clear()
+            yield Frame(stream, type, flags, payload)
         try:
             while size - position >= HEADER_SIZE:
-                length, stream, type, flags, _ = _HEADER.unpack_from(buffer, position)
-                if length > MAX_PAYLOAD:
-                    raise FrameError(f"frame of {length} bytes is above {MAX_PAYLOAD}")
+                length, stream, type, flags = _bounded(view, position)
                 end = position + HEADER_SIZE + length
                 if end > size:
                     break
-                payload = bytes(memoryview(buffer)[position + HEADER_SIZE : end])
+                payload = bytes(view[position + HEADER_SIZE : end])
                 position = end
                 yield Frame(stream, type, flags, payload)
         finally:
-            del buffer[:position]
+            held += view[position:]
+
+
+def _bounded(buffer: bytearray | memoryview, position: int) -> tuple[int, int, int, int]:
+    """The header of an agent's frame."""
+    length, stream, type, flags, _ = _HEADER.unpack_from(buffer, position)
+    if length > MAX_PAYLOAD:
+        raise FrameError(f"frame of {length} bytes is above {MAX_PAYLOAD}")
+    return length, stream, type, flags

@@ -25,6 +25,7 @@ from skerry.wire import (
     Start,
     StartFlags,
     Type,
+    Write,
     credit_frame,
     data_frame,
     encode_frame,
@@ -118,6 +119,38 @@ async def test_a_stream_nobody_reads_gives_no_credit(fake: FakeProvider, sandbox
         await anyio.sleep(0.4)
         assert not seen
         assert len((await stream.wait()).stdout_bytes) == WINDOW
+
+
+async def test_bytes_under_way_are_those_that_were_sent_whatever_becomes_of_their_buffer(
+    fake: FakeProvider, sandbox: AsyncSandbox
+) -> None:
+    content = bytearray(b"x" * (6 << 20))
+    cancelled, closed, got = anyio.Event(), anyio.Event(), bytearray()
+
+    async def script(connection: Connection) -> None:
+        await connection.greet()
+        await connection.opened()
+        await connection.raw(credit_frame(1, 0, len(content)))
+        await cancelled.wait()  # until then nothing is read
+        while (frame := await connection.frame(Type.DATA, Type.CLOSE)).type == Type.DATA:
+            got.extend(parse_data(frame.payload)[1])
+        closed.set()
+
+    fake.script = script
+    async with sandbox._link.open(Write(path=b"file")) as stream:
+        with anyio.move_on_after(0.5) as scope:
+            await stream.send(content)
+        assert scope.cancelled_caught
+        content[:] = bytes(len(content))
+        cancelled.set()
+        with anyio.fail_after(10):
+            assert await stream.send(memoryview(content)[: 1 << 20])
+        content[:] = b"y" * len(content)
+    with anyio.fail_after(10):
+        await closed.wait()
+    zeros = got.lstrip(b"x")
+    assert len(got) - len(zeros) >= 1 << 20
+    assert zeros == bytes(1 << 20)
 
 
 async def test_input_stops_at_the_credit_and_goes_on_with_more(fake: FakeProvider, sandbox: AsyncSandbox) -> None:

@@ -94,6 +94,27 @@ def test_what_is_allowed_arrives_byte_for_byte_and_what_is_refused_never_does(
         assert Failure.decode(frame.payload).code == "PERMISSION_DENIED"
 
 
+def test_only_one_whole_frame_of_an_open_stream_passes_without_a_look() -> None:
+    gate, key = Gate(reads_only), data_frame(1, 0, 0, b"k")
+    assert not gate.passes(key), "the stream was never opened"
+    gate.feed(encode_frame(1, Type.READ) + encode_frame(2, Type.START))
+    assert gate.passes(key)
+    assert gate.passes(encode_frame(1, Type.CLOSE))
+    for other in (
+        b"",
+        key[:-1],
+        key + key,
+        encode_frame(3, Type.READ),
+        encode_frame(0, Type.PING),
+        encode_frame(1, Type.REPLY),
+        data_frame(2, 0, 0, b"of a stream that was refused"),
+        b"\xff" * 20,
+    ):
+        assert not gate.passes(other), other
+    gate.feed(key[:5])
+    assert not gate.passes(key), "it is the rest of another frame"
+
+
 @given(st.lists(st.binary(max_size=300), max_size=20))
 @settings(max_examples=300, deadline=None)
 def test_nonsense_raises_or_waits_but_never_reaches_the_agent(chunks: list[bytes]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Protocol
 
 from anyio.abc import ByteStream, SocketAttribute, UNIXSocketStream
@@ -27,7 +28,12 @@ class Pipe(Protocol):
     def pending(self) -> int:
         """Bytes written that have not left yet."""
 
-    def write(self, data: bytes) -> None: ...
+    def write(self, parts: Sequence[bytes | memoryview]) -> None:
+        """Write all of them in order. Their memory must not change while something is pending, until `keep`."""
+
+    def keep(self) -> None:
+        """Copy what is pending: its memory may change now."""
+
     def close(self) -> None:
         """Stop at once; nothing is called back any more."""
 

@@ -36,6 +36,8 @@ from skerry.wire import (
 
 OUTBOX_SOFT = 1 << 20
 """Above this, a task that wants to send more waits."""
+JOINED = 32 << 10
+"""Up to this, frames are copied into one piece."""
 OUTBOX_MAX = 8 << 20
 """Above this, the agent makes us answer without reading the answers."""
 MAX_PING = 64
@@ -71,7 +73,7 @@ class Session:
         self._streams: dict[int, Stream] = {}
         self._last_id = 0
         self._greeting, self._decoder = HelloReader(), Decoder()
-        self._outbox: list[bytes] = []
+        self._outbox: list[bytes | memoryview] = []
         self._outbox_size = 0
         self._flushing: asyncio.Handle | None = None
         self._room_waiters: list[asyncio.Future[None]] = []
@@ -114,7 +116,7 @@ class Session:
             hint = "start the sandbox again, or pass large data by stdin or as a file"
             raise TooLarge("the command line is above 1 MiB, which this sandbox's agent does not take yet", hint=hint)
 
-    def queue(self, data: bytes, *, soon: bool = False) -> None:
+    def queue(self, data: bytes | memoryview, *, soon: bool = False) -> None:
         """Add to what leaves with the next `flush`, or in the loop's next turn if `soon`."""
         self._outbox.append(data)
         self._outbox_size += len(data)
@@ -125,10 +127,9 @@ class Session:
         """Send all that is queued, in one go."""
         self._flushing = None
         if self._outbox and self.error is None:
-            data = self._outbox[0] if len(self._outbox) == 1 else b"".join(self._outbox)
-            self._outbox.clear()
-            self._outbox_size = 0
-            self._pipe.write(data)
+            parts, size = self._outbox, self._outbox_size
+            self._outbox, self._outbox_size = [], 0
+            self._pipe.write(parts if len(parts) == 1 or size > JOINED else [b"".join(parts)])
 
     @property
     def busy(self) -> bool:
@@ -145,9 +146,23 @@ class Session:
         while self.crowded and self.error is None:
             self.flush()
             if self._pipe.pending:
-                waiter = self.loop.create_future()
-                self._room_waiters.append(waiter)
-                await waiter
+                await self._drained()
+
+    async def sent(self) -> None:
+        """Wait until all that was queued before has left."""
+        self.flush()
+        if self._pipe.pending and self.error is None:
+            await self._drained()
+
+    async def _drained(self) -> None:
+        waiter = self.loop.create_future()
+        self._room_waiters.append(waiter)
+        await waiter
+
+    def keep(self) -> None:
+        """Copy what has not left: the memory of what was queued may change now."""
+        self.flush()
+        self._pipe.keep()
 
     def drained(self) -> None:
         waiters, self._room_waiters = self._room_waiters, []

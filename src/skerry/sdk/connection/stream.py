@@ -20,6 +20,7 @@ from skerry.wire import (
     Opener,
     credit_frame,
     data_frame,
+    data_head,
     parse_credit,
     parse_data,
 )
@@ -31,6 +32,10 @@ M = TypeVar("M", bound=Message)
 
 MAX_QUEUED = 4096
 """Items held apart; past this, bytes join the last item of their channel, so that tiny frames cost no memory."""
+LARGE = 32 * 1024
+"""Bytes to send from this on are not copied."""
+PIECE = 128 * 1024
+"""The most bytes of one frame that is sent."""
 MAX_OFFSET = 1 << 62
 MAX_NOTICE = 1024
 
@@ -44,7 +49,7 @@ class Data:
 
     __slots__ = ("channel", "data", "end", "offset")
 
-    def __init__(self, channel: int, offset: int, data: bytes | bytearray, end: bool) -> None:
+    def __init__(self, channel: int, offset: int, data: bytes | bytearray | memoryview, end: bool) -> None:
         self.channel, self.offset, self.data, self.end = channel, offset, data, end
 
 
@@ -126,7 +131,7 @@ class Stream:
             last.data += view
             last.end = end
         else:
-            flow.last = item = Data(channel, offset, bytes(view), end)
+            flow.last = item = Data(channel, offset, view, end)
             self._put(item)
 
     def on_reply(self, flags: int, payload: bytes) -> None:
@@ -233,11 +238,16 @@ class Stream:
             if isinstance(item, Data):
                 self.took(item.channel, len(item.data))
 
-    def send_now(self, data: bytes, *, end: bool) -> None:
+    def send_now(self, data: bytes | memoryview, *, end: bool) -> None:
         """DATA that fits in the credit at hand; it leaves with the next flush, together with what was queued before."""
-        self._outflow -= len(data)
-        self.session.queue(data_frame(self.id, 0, self._out_offset, data, end=end))
-        self._out_offset += len(data)
+        size = len(data)
+        self._outflow -= size
+        if size < LARGE:
+            self.session.queue(data_frame(self.id, 0, self._out_offset, data, end=end))
+        else:
+            self.session.queue(data_head(self.id, 0, self._out_offset, size, end=end))
+            self.session.queue(data)
+        self._out_offset += size
         self.input_ended = end
 
     async def send(self, data: bytes | bytearray | memoryview, *, end: bool = False) -> bool:
@@ -246,8 +256,16 @@ class Stream:
         If this is cancelled, some bytes may have been sent, in order and without a gap; later bytes follow them.
         Raises InvalidArgument for bytes after END; another END is not an error.
         """
+        view = memoryview(data)
         async with self._sending:
-            return await self._send(memoryview(data), end)
+            if len(view) < LARGE or isinstance(view.obj, bytes):
+                return await self._send(view, end)
+            try:
+                sent = await self._send(view, end)
+                await self.session.sent()
+                return sent
+            finally:
+                self.session.keep()
 
     async def _send(self, view: memoryview, end: bool) -> bool:
         if self.input_ended:
@@ -258,10 +276,10 @@ class Stream:
             await self.session.room()
             if self._closed():
                 break
-            size = min(len(view), self._outflow, INPUT_WINDOW)
+            size = min(len(view), self._outflow, PIECE)
             last = size == len(view)
             if size or (last and end):
-                self.send_now(bytes(view[:size]), end=last and end)
+                self.send_now(view[:size], end=last and end)
                 view = view[size:]
             if last:
                 self.session.flush()

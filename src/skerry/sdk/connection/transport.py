@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+from collections import deque
+from collections.abc import Sequence
+from itertools import islice
 
 import anyio
 from anyio.abc import ByteStream
@@ -12,6 +15,9 @@ from anyio.abc import ByteStream
 from skerry.core import Ends, Pipe, PipeStream, raw_socket
 
 READ_SIZE = 256 * 1024
+MOST_PARTS = 1000
+"""Of one system call: the kernel takes 1,024."""
+SEND_BUFFER = 512 * 1024
 LINGER = 1.0
 """How long a stream that cannot be written any more is still read: what the other side said last may be in it."""
 
@@ -44,34 +50,43 @@ class SocketPipe:
         self._stream, self._socket, self._ends = stream, raw, ends
         self._loop = asyncio.get_running_loop()
         self._fd = raw.fileno()
-        self._unsent = bytearray()
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
+        self._unsent: deque[bytes | memoryview] = deque()
         self._closed = False
         self._linger: asyncio.TimerHandle | None = None
         self._loop.add_reader(self._fd, self._readable)
 
-    def write(self, data: bytes) -> None:
+    def write(self, parts: Sequence[bytes | memoryview]) -> None:
         if self._closed or self._linger is not None:
             return
-        if not self._unsent:
-            data = data[self._send(data) :]
-            if not data or self._closed:
-                return
-            self._loop.add_writer(self._fd, self._writable)
-        self._unsent += data
-        self.pending = len(self._unsent)
+        waits = bool(self._unsent)
+        self._unsent.extend(parts)
+        self.pending += sum(map(len, parts))
+        if not waits:
+            self._send()
+            if self._unsent:
+                self._loop.add_writer(self._fd, self._writable)
 
-    def _send(self, data: bytes | bytearray) -> int:
+    def keep(self) -> None:
+        self._unsent = deque(bytes(part) for part in self._unsent)
+
+    def _send(self) -> None:
+        unsent = self._unsent
         try:
-            return self._socket.send(data)
+            sent = self._socket.sendmsg(islice(unsent, MOST_PARTS)) if len(unsent) > 1 else self._socket.send(unsent[0])
         except BlockingIOError:
-            return 0
+            return
         except OSError as error:
             self._linger = self._loop.call_later(LINGER, self._end, error)
-            return len(data)
+            sent = self.pending
+        self.pending -= sent
+        while sent and sent >= len(unsent[0]):
+            sent -= len(unsent.popleft())
+        if sent:
+            unsent[0] = memoryview(unsent[0])[sent:]
 
     def _writable(self) -> None:
-        del self._unsent[: self._send(self._unsent)]
-        self.pending = len(self._unsent)
+        self._send()
         if not self._unsent and not self._closed:
             self._loop.remove_writer(self._fd)
             self._ends.drained()
@@ -121,11 +136,15 @@ class StreamPipe:
         self._writer = self._loop.create_task(self._write())
         self._reader = self._loop.create_task(self._read())
 
-    def write(self, data: bytes) -> None:
-        self._unsent += data
-        self.pending += len(data)
+    def write(self, parts: Sequence[bytes | memoryview]) -> None:
+        for data in parts:
+            self._unsent += data
+            self.pending += len(data)
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
+
+    def keep(self) -> None:
+        pass
 
     async def _write(self) -> None:
         try:

@@ -62,19 +62,19 @@ async def upload(
 
 
 @contextlib.asynccontextmanager
-async def _batches(packer: Packer) -> AsyncIterator[AsyncIterator[tuple[bytes, int]]]:
+async def _batches(packer: Packer) -> AsyncIterator[AsyncIterator[tuple[bytes | memoryview, int]]]:
     """The stream's pieces and how far each has come; one is made in a thread while the one before is sent."""
     source = packer.batches()
-    task: asyncio.Task[tuple[bytes, int] | None] | None = None
+    task: asyncio.Task[tuple[bytes | memoryview, int] | None] | None = None
 
-    def make() -> tuple[bytes, int] | None:
+    def make() -> tuple[bytes | memoryview, int] | None:
         batch = next(source, None)
         return None if batch is None else (batch, packer.tally.done)
 
-    async def run() -> tuple[bytes, int] | None:
+    async def run() -> tuple[bytes | memoryview, int] | None:
         return await in_thread(make)
 
-    async def pieces() -> AsyncGenerator[tuple[bytes, int], None]:
+    async def pieces() -> AsyncGenerator[tuple[bytes | memoryview, int], None]:
         nonlocal task
         task = asyncio.create_task(run())
         while (piece := await task) is not None:
@@ -142,7 +142,7 @@ async def _receive(stream: Stream, unpacker: Unpacker, total: int, on_progress: 
                 break
             item = await stream.next(FILE_GUARD)
         if size:
-            await in_thread(partial(unpacker.feed, b"".join(parts)))
+            await in_thread(partial(unpacker.feed, *parts))
             stream.took(0, size)
             if on_progress is not None:
                 on_progress(unpacker.tally.done, max(total, unpacker.tally.done))

@@ -41,7 +41,7 @@ class AsyncTerminalStream:
         self._exit: TerminalExit | None = None
         self._news = asyncio.Event()
         # One keeps two tasks from attaching at the same time, the other lets one at a time take chunks.
-        self._connecting, self._reading = anyio.Lock(fast_acquire=True), anyio.Lock(fast_acquire=True)
+        self._connecting, self._reading = asyncio.Lock(), asyncio.Lock()
 
     async def __aenter__(self) -> Self:
         await self._attached()
@@ -143,6 +143,9 @@ class AsyncTerminalStream:
 
     async def _attached(self) -> Running:
         """The attachment of now: the one there is, unless its connection was lost."""
+        running = self._running
+        if running is not None and not (self._closed or running.stream.lost or self._connecting.locked()):
+            return running
         async with self._connecting:
             running = self._running
             if self._closed:

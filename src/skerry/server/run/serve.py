@@ -31,7 +31,7 @@ from skerry.server.context import Context
 from skerry.server.jobs.jobs import go_on
 from skerry.server.run import instance
 from skerry.server.run.certificates import Certificates, check_pair, follow, local_certificates
-from skerry.server.run.uvicorn_protocol import bounded_protocol
+from skerry.server.run.uvicorn_protocol import QuickSockets, bounded_protocol
 from skerry.server.settings import Settings
 from skerry.server.store import User
 
@@ -57,7 +57,7 @@ def config_of(app: FastAPI, settings: Settings) -> uvicorn.Config:
             per_address=settings.max_connections_per_address,
             proxies=settings.trusted_proxies,
         ),
-        ws="websockets-sansio",
+        ws=QuickSockets,
         ws_per_message_deflate=False,  # for terminals, the network is faster than zlib
         ws_max_size=4 << 20,
         ws_ping_interval=20.0,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Protocol
 
@@ -12,7 +12,7 @@ import anyio
 from anyio.abc import ByteStream
 
 from skerry.core import Channel, ConnectionLost, Corrupted, HelloReader, Provider, hello_frame, raw_socket
-from skerry.wire import Hello
+from skerry.wire import FrameError, Hello
 
 READ_SIZE = 256 * 1024
 GREETING_TIMEOUT = 30.0
@@ -26,6 +26,15 @@ class Connection(Protocol):
 
     async def send(self, data: bytes | memoryview) -> None: ...
 
+    tap: Callable[[bytes], bool] | None
+    """Gets what comes while `receive` waits, in its place; False: `receive` returns it."""
+
+    def send_now(self, data: bytes) -> bool:
+        """Send at most 4 KiB. False: they cannot leave at once."""
+
+    def rest(self) -> None:
+        """Leave the stream alone, until the next `receive`."""
+
 
 @asynccontextmanager
 async def open_agent(provider: Provider, sandbox_id: str) -> AsyncIterator[tuple[Hello, Connection]]:
@@ -34,14 +43,15 @@ async def open_agent(provider: Provider, sandbox_id: str) -> AsyncIterator[tuple
     Raises SandboxNotFound, SandboxStopped, SandboxFailed, ConnectionLost, Corrupted.
     """
     channel = await provider.dial(sandbox_id)
+    connection = _connection(channel.stream)
     try:
-        connection = _connection(channel.stream)
         with anyio.move_on_after(GREETING_TIMEOUT) as scope:
             hello = channel.greeting or await _greet(channel, connection)
         if scope.cancelled_caught:
             raise ConnectionLost(f"the agent of sandbox {sandbox_id} did not answer")
         yield hello, connection
     finally:
+        connection.rest()
         with anyio.CancelScope(shield=True):
             await channel.stream.aclose()
 
@@ -64,14 +74,47 @@ def _connection(stream: ByteStream) -> Connection:
 
 
 class _Raw:
+    """Watches the socket as long as the next `receive` comes in time: to begin and end that for each key is slow."""
+
     def __init__(self, raw: socket.socket) -> None:
         self._socket, self._loop = raw, asyncio.get_running_loop()
+        self.tap: Callable[[bytes], bool] | None = None
+        self._watched = False
+        self._received: asyncio.Future[bytes] | None = None
 
     async def receive(self) -> bytes:
+        self._received = self._loop.create_future()
+        if not self._watched:
+            self._watched = True
+            self._loop.add_reader(self._socket, self._readable)
         try:
-            return await self._loop.sock_recv(self._socket, READ_SIZE)
+            return await self._received
         except OSError as error:
             raise ConnectionLost(f"the connection to the agent broke: {error}") from error
+
+    def _readable(self) -> None:
+        if self._received is None or self._received.done():
+            self.rest()
+            return
+        try:
+            data = self._socket.recv(READ_SIZE)
+            if not data or self.tap is None or not self.tap(data):
+                self._received.set_result(data)
+        except BlockingIOError:
+            pass
+        except (OSError, FrameError) as error:
+            self._received.set_exception(error)
+
+    def rest(self) -> None:
+        if self._watched:
+            self._watched = False
+            self._loop.remove_reader(self._socket)
+
+    def send_now(self, data: bytes) -> bool:
+        try:
+            return self._socket.send(data) == len(data)  # so few go as a whole or not at all
+        except OSError:
+            return False
 
     async def send(self, data: bytes | memoryview) -> None:
         try:
@@ -83,6 +126,10 @@ class _Raw:
 class _Streamed:
     def __init__(self, stream: ByteStream) -> None:
         self._stream = stream
+        self.tap: Callable[[bytes], bool] | None = None
+
+    def send_now(self, data: bytes) -> bool:
+        return False
 
     async def receive(self) -> bytes:
         try:
@@ -97,3 +144,6 @@ class _Streamed:
             await self._stream.send(bytes(data))
         except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError) as error:
             raise ConnectionLost(f"the connection to the agent broke: {error}") from error
+
+    def rest(self) -> None:
+        pass

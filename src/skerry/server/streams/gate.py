@@ -77,6 +77,14 @@ class Gate:
             position += HEADER_SIZE + length
         return False
 
+    def passes(self, data: bytes) -> bool:
+        """Whether `feed(data)` would pass it on as it is, since it is one frame of a stream that is open."""
+        size = len(data) - HEADER_SIZE
+        if self._buffer or size < 0 or int.from_bytes(data[:4], "little") != size:
+            return False
+        _, stream, kind, _ = parse_header(data)
+        return kind in _CARRIERS and 0 < stream <= self._last and stream not in self._refused
+
     def feed(self, data: bytes) -> Passage:
         """Raises FrameError where the client broke the protocol: the connection must end."""
         if self._buffer:

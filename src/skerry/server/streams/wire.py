@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 import anyio
 from starlette.websockets import WebSocket
@@ -42,6 +44,16 @@ def _place(context: Context, actor: Actor, sandbox_id: str) -> Iterator[None]:
         yield
     finally:
         context.wires.leave(who)
+
+
+class Quick(Protocol):
+    """What the server's WebSockets have besides ASGI. See `server/run/uvicorn_protocol.py: QuickSockets`."""
+
+    tap: Callable[[bytes], bool] | None
+
+    @property
+    def writes(self) -> bool: ...
+    def send_now(self, data: bytes) -> None: ...
 
 
 class Rights:
@@ -89,26 +101,41 @@ class _Gateway:
         self._gate = Gate(self._allows, longest=limits().max_lifetime)
         self._splice = Splice()
         # Keeps the order of the splice: otherwise a send could overtake another that waits for room.
-        self._sending = anyio.Lock(fast_acquire=True)
+        self._sending = asyncio.Lock()
         self._used = {Action.SANDBOX_READ}
         """What was allowed on this connection: streams that it opened may still exist."""
         self._end = (0, "")
+        self._quick: Quick | None = socket.scope["extensions"].get("skerry.quick")
+        self._waits = False
+        """Whether `_up` waits for the next message, and has passed on those before."""
         self._left: float | None = None
         """Seconds that the sandbox still has to live, while a message that may change that is checked."""
 
     async def run(self, hello: Hello) -> tuple[int, str]:
         """The code and reason to close the socket with; 0: the client has closed it."""
         await self._send(encode_frame(0, Type.HELLO, hello.encode()))
-        async with anyio.create_task_group() as tasks:
+        with self._tapped():
+            async with anyio.create_task_group() as tasks:
 
-            async def watch() -> None:
-                self._end = await until_over(self._context, self._actor, self._subject, self._used)
-                tasks.cancel_scope.cancel()
+                async def watch() -> None:
+                    self._end = await until_over(self._context, self._actor, self._subject, self._used)
+                    tasks.cancel_scope.cancel()
 
-            tasks.start_soon(watch)
-            tasks.start_soon(self._down, tasks.cancel_scope)
-            await self._up(tasks.cancel_scope)
+                tasks.start_soon(watch)
+                tasks.start_soon(self._down, tasks.cancel_scope)
+                await self._up(tasks.cancel_scope)
         return self._end
+
+    @contextmanager
+    def _tapped(self) -> Iterator[None]:
+        if self._quick is None:
+            yield
+            return
+        self._quick.tap, self._agent.tap = self._up_now, self._down_now
+        try:
+            yield
+        finally:
+            self._quick.tap = self._agent.tap = None
 
     def _allows(self, frame: Frame) -> bool:
         action = action_of(frame, self._left)
@@ -126,7 +153,9 @@ class _Gateway:
         """From the client to the agent."""
         try:
             while True:
+                self._waits = True
                 message = await self._socket.receive()
+                self._waits = False
                 if message["type"] == "websocket.disconnect":
                     break
                 data = message.get("bytes")
@@ -161,6 +190,18 @@ class _Gateway:
         except (FrameError, ConnectionLost) as error:
             self._end = (AGENT_GONE, str(error)[:100])
         scope.cancel()
+
+    # A key and its echo: straight from one socket to the other, where nothing is before them and nothing to be checked.
+
+    def _up_now(self, data: bytes) -> bool:
+        return self._waits and self._gate.passes(data) and self._agent.send_now(data)
+
+    def _down_now(self, data: bytes) -> bool:
+        assert self._quick is not None
+        if self._sending.locked() or not self._quick.writes:
+            return False
+        self._quick.send_now(self._splice.feed(data))
+        return True
 
     async def _send(self, data: bytes) -> None:
         await self._socket.send({"type": "websocket.send", "bytes": data})
