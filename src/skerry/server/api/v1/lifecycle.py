@@ -36,7 +36,9 @@ async def start(sandbox: Sandbox, box: Box, body: models.StartSandbox | None = N
 
 
 @router.post(
-    SANDBOX + "/restart", slots=CHANGES, **op("Stop and start a sandbox, optionally with changes", SandboxModel)
+    SANDBOX + "/restart",
+    slots=CHANGES,
+    **op("Stop and start a sandbox, optionally with changes", SandboxModel, raises=(*LIFE, "TEMPLATE_NOT_FOUND")),
 )
 async def restart(sandbox: Sandbox, box: Box, body: models.RestartSandbox | None = None) -> Response:
     """A change that is not possible is refused before the sandbox is stopped."""
