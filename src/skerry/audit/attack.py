@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from skerry.audit.attempt import Answer, Attempt, User
+from skerry.audit.attempt import Answer, Attempt
 from skerry.core import SkerryError
 from skerry.sdk import AsyncSandbox
 
@@ -21,7 +21,7 @@ def message(attempts: Iterable[Attempt], given: Mapping[str, Any]) -> str:
 
 
 async def carry_out(
-    sandbox: AsyncSandbox, attempts: Sequence[Attempt], user: User, given: Mapping[str, Any]
+    sandbox: AsyncSandbox, attempts: Sequence[Attempt], user: str, given: Mapping[str, Any]
 ) -> AsyncIterator[tuple[Attempt, Answer | None]]:
     """Each attempt with its answer, as they come; None: the attack program ended with this attempt, and told nothing.
 

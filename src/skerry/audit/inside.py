@@ -1,7 +1,7 @@
 """The attack program: it runs in the sandbox, needs only Python's standard library, and reports what came back.
 
 It reads `{"attempts": [{"name", "body", "seconds"}, …], "given": {…}}` from its input and writes a line of JSON before
-each attempt (its name) and one after it (`[how, what]`, see `attempt.How`). Each attempt runs in a process of its own,
+each attempt (its name) and one after it (`[how, what]`, see `attempt.How`). Each attempt runs in its own process,
 so that neither its rights nor its death change the next one. What stands below is what the bodies of attempts may use.
 """
 

@@ -17,7 +17,7 @@ from typing import Any
 PLACES = ("/etc", "/root", "/home", "/tmp", "/var/tmp", "/var/lib", "/opt", "/srv", "/run", "/dev/shm")
 SHARED = Path("/usr/local/share")
 KEYS = ("/etc/shadow", "/etc/machine-id", "/etc/ssh/ssh_host_*_key", "/root/.ssh/id_*")
-_TOUCH = 'while kill -0 "$PPID" 2>&-; do : < "$1"; sleep 0.1; done'
+_TOUCH = 'while kill -0 "$PPID"; do true < "$1"; sleep 0.1; done'
 """Ends by itself with the process that started it."""
 
 
@@ -127,7 +127,8 @@ def _lock(path: Path) -> Iterator[None]:
 def _process(marker: str, path: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A program that has the marker in its arguments and its environment, and opens the file again and again."""
     env = {"MARK": marker, "PATH": os.defpath}
-    with subprocess.Popen(["/bin/sh", "-c", _TOUCH, marker, path], env=env, stdin=subprocess.DEVNULL) as process:
+    command = ["/bin/sh", "-c", _TOUCH, marker, str(path)]
+    with subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             yield process
         finally:

@@ -91,7 +91,9 @@ async def audit(
         missing |= refused
         info = await target.info()
         report = Report(provider=chosen.name, isolation=info.isolation, network=info.network, template=_template(info))
-        attack = _Attack(target, neighbour, planted, given, missing)
+        attack = _Attack(target, info.user, neighbour, planted, given, missing)
+        if info.user in ("root", "0"):  # the template has no other user
+            users = ("root",)
         for user in users:
             report.findings += [finding async for finding in attack.findings(attempts, user)]
         order = [attempt.name for attempt in attempts] + [_OUTSIDE]
@@ -130,6 +132,8 @@ async def _limited(provider: Provider, options: dict[str, Any]) -> tuple[AsyncSa
 @dataclass(frozen=True, slots=True)
 class _Attack:
     target: AsyncSandbox
+    name: str
+    """What the sandbox's user is called."""
     neighbour: AsyncSandbox
     planted: Planted | None
     given: dict[str, Any]
@@ -147,7 +151,9 @@ class _Attack:
             else:
                 waiting.append(attempt)
         while waiting:
-            async for attempt, answer in carry_out(self.target, waiting, user, self.given):
+            async for attempt, answer in carry_out(
+                self.target, waiting, self.name if user == "user" else user, self.given
+            ):
                 waiting.remove(attempt)
                 if answer is not None:
                     came_back, verdict = answer.text, judge(attempt, answer)

@@ -64,13 +64,13 @@ try:
     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 except BlockingIOError:
     return "it meets the lock that the machine holds"
-raise NoEffect("a lock of its own")
+raise NoEffect("its own lock")
 """
 _INOTIFY = """
 fd = libc.inotify_init1(os.O_CLOEXEC)
 if fd < 0 or libc.inotify_add_watch(fd, given["shared"].encode(), 0xFFF) < 0:
     raise OSError(ctypes.get_errno(), "no watch")
-if select.select([fd], [], [], 0.5)[0]:
+if select.select([fd], [], [], 0.3)[0]:
     return "it saw the machine open the file"
 raise NoEffect("saw nothing")
 """
@@ -82,20 +82,22 @@ def _host(name: str, means: str, body: str, *denied: str, on_host: bool = False)
 
 HOST = (
     _host(
-        "read files in /etc, /root, /home, /tmp, /var, /opt, /srv, /run and /dev/shm",
+        "read files of the machine in ten public directories",
         _FILES,
         'return first_that_works(lambda path=path: read(path) for path in given["files"])',
     ),
-    _host("find such a file anywhere", _FILES, _WALK.format(name='given["marker"]')),
-    _host("read such a file through /proc/1/root", _FILES, 'return read("/proc/1/root" + given["files"][0])'),
+    _host("find a file of the machine anywhere", _FILES, _WALK.format(name='given["marker"]')),
+    _host("read a file of the machine through /proc/1/root", _FILES, 'return read("/proc/1/root" + given["files"][0])'),
     _host("read password hashes, the machine's id and its SSH keys", _FILES, _KEYS),
     _host(
-        "read files of root under /usr, which may be shared",
+        "read files of the machine's root under /usr",
         "Code inside reads what only the machine's root may read.",
         'return first_that_works((lambda: read(given["secret"]), lambda: listed(given["secrets"]),'
         ' lambda: read(given["secrets"] + "/key")))',
     ),
-    _host("make files there", _CHANGES, _NEW_FILES, on_host=True),
+    _host("meet a lock on a shared file", _SHARED, _LOCK),
+    _host("watch a shared file", _SHARED, _INOTIFY, "EMFILE"),
+    _host("make files in directories of the machine", _CHANGES, _NEW_FILES, on_host=True),
     _host("change a file under /usr", _CHANGES, _REPLACE, "EBUSY", on_host=True),
     Attempt(
         name="change /etc/passwd",
@@ -105,14 +107,12 @@ HOST = (
         needs=_HOST,
         on_host=True,
     ),
-    _host("meet a lock on a shared file", _SHARED, _LOCK),
-    _host("watch a shared file", _SHARED, _INOTIFY, "EMFILE"),
     _host(
         "find a process of the machine",
         "Code inside sees what runs on the machine, with its arguments.",
         'return said_by_processes(given["marker"])',
     ),
-    _host("signal it", "Code inside ends programs of the machine.", _SIGNAL),
+    _host("signal a process of the machine", "Code inside ends programs of the machine.", _SIGNAL),
     _host(
         "find a variable of the program that made the sandbox",
         "Code inside reads the keys in the caller's environment.",

@@ -230,7 +230,7 @@ RIGHTS = (
     _socket("open a vsock", "40, socket.SOCK_STREAM, 0"),
     _socket("open a crypto socket", "38, socket.SOCK_SEQPACKET, 0"),
     _right(
-        "hold capabilities that reach the machine, or calls without a filter",
+        "hold rights that reach the machine",
         "One more hole in the kernel would be enough to get out.",
         _CAPABILITIES,
     ),

@@ -9,6 +9,7 @@ import typer
 
 from skerry.cli import options
 from skerry.cli.options import Format, Network
+from skerry.cli.provider_option import find_provider
 from skerry.cli.runtime import execute
 from skerry.cli.terminal.output import note, print_json, print_table, say
 
@@ -28,7 +29,11 @@ class As(StrEnum):
 def audit(
     provider: Annotated[
         str | None,
-        typer.Option("--provider", metavar="NAME", help="Attack a sandbox of this provider; without it, your default."),
+        typer.Option(
+            "--provider",
+            metavar="NAME",
+            help="Attack a sandbox of this provider, installed or given as module:Class; without it, of your default.",
+        ),
     ] = None,
     user: Annotated[As, typer.Option("--as", help="Attack as this user of the sandbox.")] = As.BOTH,
     network: options.NetworkOption = Network.NONE,
@@ -54,8 +59,9 @@ def audit(
         from skerry.audit import Verdict
         from skerry.audit import audit as attack
 
+        chosen = None if provider is None else find_provider(provider)
         users = ("user", "root") if user is As.BOTH else (user.value,)
-        found = await attack(provider, users=users, network=network.value, template=template)  # type: ignore[arg-type]
+        found = await attack(chosen, users=users, network=network.value, template=template)  # type: ignore[arg-type]
         if output is Format.JSON:
             counts = {verdict.lower().replace(" ", "_"): found.count(verdict) for verdict in Verdict}
             print_json({**counts, "incomplete": len(found.incomplete), "report": found})
