@@ -5,7 +5,7 @@ from __future__ import annotations
 from skerry.audit.attempt import REFUSED, Attempt
 
 _MOUNTS = "Code inside rearranges the file systems it sees, and uncovers what was hidden below a mount."
-_NAMESPACE = "Code inside is root of its own namespace, with far more of the kernel to attack."
+_NAMESPACE = "Code inside is root in its own namespace, with far more of the kernel to attack."
 _SURFACE = "A large part of the kernel, in which holes are often found, lies open to code inside."
 _MACHINE = "Code inside changes or ends the whole machine."
 _AGENT = "Code inside reads or controls the program that Skerry controls the sandbox by."

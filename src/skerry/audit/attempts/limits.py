@@ -67,8 +67,9 @@ _DISK = """
 place = f"/tmp/{os.getpid()}"
 fd = os.open(place, os.O_WRONLY | os.O_CREAT)
 os.unlink(place)
+block = os.urandom(1 << 20)
 for number in range(2 * given["disk"] >> 20):
-    os.write(fd, os.urandom(1 << 20))
+    os.write(fd, block)
 os.fsync(fd)
 return "twice its limit"
 """
