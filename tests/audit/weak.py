@@ -44,6 +44,18 @@ class WithoutPython(LocalProvider):
         return await super().create(dataclasses.replace(spec, env={**spec.env, "PATH": "/nowhere"}))
 
 
+class OnlyPython(LocalProvider):
+    """Its sandboxes find no program but Python."""
+
+    async def create(self, spec: SandboxSpec) -> SandboxInfo:
+        info = await super().create(dataclasses.replace(spec, env={**spec.env, "PATH": "/opt/only"}))
+        sandbox = await AsyncSandbox.get(info.id, provider=self)
+        link = "/bin/mkdir /opt/only && /bin/ln -s /usr/bin/python3 /opt/only"
+        await sandbox.exec(["/bin/sh", "-c", link], user="root", check=True)
+        await sandbox.close()
+        return info
+
+
 class WithoutLimits(LocalProvider):
     """It can limit neither disks nor processes."""
 

@@ -55,6 +55,6 @@ async def answers(sandbox: AsyncSandbox) -> bool:
     """Whether it runs a command within some seconds."""
     try:
         with anyio.fail_after(20):
-            return (await sandbox.exec(["true"], timeout=10)).exit_code == 0
+            return (await sandbox.exec(["python3", "-I", "-c", ""], timeout=10)).exit_code == 0
     except (SkerryError, TimeoutError):
         return False

@@ -13,7 +13,7 @@ from skerry.audit.attempt import Attempt, Need, User, Verdict, judge
 from skerry.audit.attempts import ATTEMPTS
 from skerry.audit.neighbour import answers, planted_in
 from skerry.audit.planted import Planted
-from skerry.core import Provider, Resources, SandboxInfo, Unsupported, registry
+from skerry.core import Provider, ProviderUnavailable, Resources, SandboxInfo, Unsupported, registry
 from skerry.sdk import AsyncSandbox
 
 HERE = frozenset({"local"})
@@ -68,7 +68,8 @@ async def audit(
     """Attack a new sandbox from inside, as each of the users. Whatever happens, nothing of it is left.
 
     With the local provider, it marks this machine first: small files in public directories, a process, a variable of
-    this process and servers. Raises as `AsyncSandbox.create` does, and Unsupported where the sandbox has no python3.
+    this process and servers. Raises as `AsyncSandbox.create` does, Unsupported where the sandbox has no python3, and
+    ProviderUnavailable where this machine cannot be marked.
     """
     chosen = registry.provider(provider)
     options: dict[str, Any] = {"network": network, "timeout": LIFETIME}
@@ -79,7 +80,12 @@ async def audit(
         planted = None
         given: dict[str, Any] = {name: getattr(LIMITS, name) for name in _LIMITED}
         if chosen.name in HERE:
-            planted = stack.enter_context(Planted(open_network=network == "open"))
+            try:
+                planted = stack.enter_context(Planted(open_network=network == "open"))
+            except OSError as error:
+                raise ProviderUnavailable(
+                    f"the audit cannot plant its marks on this machine: {error}", hint="run it as root"
+                ) from error
             given |= planted.given
         else:
             missing["host"] = f"nothing can be planted on the machine of the provider {chosen.name!r}"

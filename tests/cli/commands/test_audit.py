@@ -48,6 +48,14 @@ def test_what_is_allowed_is_shown_and_exits_with_1(skerry: Skerry, nothing_left:
     assert (found["verdict"], found["came_back"], found["user"]) == ("ALLOWED", "'connected'", "user")
 
 
+def test_an_attempt_without_its_program_is_not_tried_and_exits_with_3(skerry: Skerry, nothing_left: None) -> None:
+    done = skerry("audit", "--provider", "tests.audit.weak:OnlyPython", "--as", "root", env=PATH)
+    assert done.code == 3, done.text
+    (row,) = (row for row in done.text.splitlines() if "become root by a set-user-ID file" in row)
+    assert row.split("  ")[0] == "not tried" and "there is no program cat" in row
+    assert "0 were ALLOWED, 1 could not be tried" in done.text
+
+
 def test_an_audit_that_cannot_run_exits_with_3(skerry: Skerry, nothing_left: None) -> None:
     done = skerry("audit", "--provider", "nothing")
     assert (done.code, "there is no provider" in done.err) == (3, True)
