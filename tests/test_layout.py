@@ -19,7 +19,7 @@ MAX_LINES = 600
 GENERATED = {"src/skerry/sdk/blocking/_sync.py"}
 NOUNS = {"listing", "greeting", "ring"}
 """Modules whose names end as a gerund does and are none."""
-PACKAGES = ("wire", "core", "trees", "archive", "http", "templates", "sdk", "testing", "server", "cli")
+PACKAGES = ("wire", "core", "trees", "archive", "http", "templates", "sdk", "testing", "audit", "server", "cli")
 PROVIDERS = tuple(sorted(path.name for path in (SOURCE / "providers").iterdir() if (path / "__init__.py").exists()))
 
 

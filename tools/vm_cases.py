@@ -144,6 +144,7 @@ CASES: Mapping[str, Callable[[], Row]] = {
     "protected-groups": protected_groups,
     "home-in-memory": home_in_memory,
     "cgroups": lambda: tests("tests/providers/local/limits/test_cgroup.py", "tests/providers/local/test_doctor.py"),
+    "audit": lambda: command("skerry", "audit"),
     "bombs": lambda: tests("tests/providers/local/isolation/test_bombs.py"),
     "disk-limits": lambda: tests("tests/providers/local/storage/test_storage.py", "-k", "limit or account"),
     "lifecycle": lambda: tests(

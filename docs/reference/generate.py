@@ -24,7 +24,7 @@ CLI = """# Command line
 
 `run` and `exec` exit with the command's own code; 124 when it ran out of time, 126 when it cannot be executed, 127 when
 there is no such program, 128 + n when signal n killed it, 137 when it ran out of memory, and 125 when Skerry itself
-failed. The other commands exit with 0, or with 1 after an error. Wrong usage is 2 everywhere, Ctrl-C 130.
+failed. The other commands exit with 0, or with 1 after an error (`audit`: 3). Wrong usage is 2 everywhere, Ctrl-C 130.
 
 An error is one line on stderr, `error: what happened (CODE)`, and often a second one, `hint: what to do`. With
 `-o json` it is an object `{"error": {"code": …, "message": …, "hint": …, "retryable": …}}`. [The codes](errors.md).

@@ -24,7 +24,7 @@ GROUPS = {
     "Network": ["port"],
     "Looking": ["usage", "events"],
     "Server": ["up", "status", "down", "backup", "login", "logout", "whoami", "config", "user", "key", "project"],
-    "Machine": ["gc", "doctor", "bench", "conformance", "completion", "help", "storage"],
+    "Machine": ["gc", "doctor", "audit", "bench", "conformance", "completion", "help", "storage"],
 }
 NESTED = {
     "template": ["build", "ls", "show", "rm"],

@@ -62,6 +62,7 @@ COMMANDS = {
     "whoami": ("Server", "commands.accounts", "whoami", "Show which server commands talk to, and as whom."),
     "gc": ("Machine", "commands.sandboxes", "gc", "Remove what nobody owns any more."),
     "doctor": ("Machine", "commands.doctor", "doctor", "Say what this machine can do and what is missing."),
+    "audit": ("Machine", "commands.audit", "audit", "Attack a new sandbox from inside and show what was denied."),
     "bench": ("Machine", "commands.bench", "bench", "Measure how fast sandboxes are on this machine."),
     "conformance": ("Machine", "commands.conformance", "conformance", "Show whether a provider keeps the contract."),
     "completion": (

@@ -226,4 +226,26 @@ LOCAL = [
         "                if attempt == STARTS or not isinstance(self.provider, Stoppable):\n",
         "tests/cli/commands/test_lifecycle.py::test_exec_starts_a_stopped_one_unless_told_not_to",
     ),
+    # -- the audit
+    Mutant(
+        "an attempt that proves nothing counts as denied",
+        "src/skerry/audit/attempt.py",
+        "        return Verdict.ALLOWED\n    return Verdict.NOT_TRIED",
+        "        return Verdict.ALLOWED\n    return Verdict.DENIED",
+        "tests/audit/test_audit.py::test_an_answer_that_proves_nothing_is_not_a_denial[error-EINVAL-not tried]",
+    ),
+    Mutant(
+        "an attempt that ends the sandbox is not told",
+        "src/skerry/audit/run.py",
+        "elif await answers(self.target):",
+        "elif True:",
+        "tests/audit/test_audit.py::test_an_attempt_that_ends_the_sandbox_is_allowed_and_the_rest_was_not_tried",
+    ),
+    Mutant(
+        "a variable that is planted for the audit stays",
+        "src/skerry/audit/planted.py",
+        '        del os.environ["AUDIT_MARK"]',
+        "        pass",
+        "tests/audit/test_audit.py::test_what_is_planted_is_gone_afterwards_even_if_planting_fails",
+    ),
 ]

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from skerry.cli import options
 from skerry.cli.options import Format
+from skerry.cli.provider_option import find_provider
 from skerry.cli.terminal.output import note, print_error, print_json, print_table
-
-if TYPE_CHECKING:
-    from skerry.core import Provider
 
 MARKS = {"passed": ".", "failed": "F", "not offered": "-"}
 
@@ -51,7 +49,7 @@ def conformance(
         raise SystemExit(1) from None
     try:
         settings = {} if network is None else {"network": network.value}
-        outcomes = run_suite(_find(provider), only=only, options=settings, on_case=_Progress())
+        outcomes = run_suite(find_provider(provider), only=only, options=settings, on_case=_Progress())
     except SkerryError as error:
         print_error(error.message, error.code, error.hint, output=output)
         raise SystemExit(1) from None
@@ -71,25 +69,6 @@ def conformance(
     total = [sum(int(row[column]) for row in rows) for column in range(1, 5)]
     print_table(headers, [*rows, ("all", *map(str, total))], right=headers[1:])
     raise SystemExit(1 if failed else 0)
-
-
-def _find(name: str) -> Provider:
-    """An installed provider, or a new object of a class. Raises InvalidArgument, ProviderUnavailable."""
-    from importlib import import_module
-
-    from skerry.core import InvalidArgument, Provider, registry
-
-    module, colon, attribute = name.partition(":")
-    if not colon:
-        return registry.provider(name)
-    sys.path.insert(0, "")  # as `python -m` does: a provider under development is in the current directory
-    try:
-        made = getattr(import_module(module), attribute)()
-    except (ImportError, AttributeError) as error:
-        raise InvalidArgument(f"there is no {name}: {error}", hint="write it like package.module:Class") from error
-    if not isinstance(made, Provider):
-        raise InvalidArgument(f"{name} is not a provider", hint="derive it from skerry.core.contract.provider.Provider")
-    return made
 
 
 class _Progress:

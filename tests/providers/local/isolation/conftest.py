@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 
 from skerry import Sandbox
+from skerry.audit.attack import PROGRAM, message
+from skerry.audit.attempt import Answer, Attempt, Verdict, judge
 
-Attack = Callable[[str], str]
+Attack = Callable[[str | Attempt], str]
 _blocked = 0
 
-PRELUDE = """
-import ctypes, errno, os, socket, struct, sys
-libc = ctypes.CDLL(None, use_errno=True)
-def syscall(*args):
-    result = libc.syscall(*(ctypes.c_long(a) if isinstance(a, int) else a for a in args))
-    if result < 0:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    return result
-def attack():
-{body}
-try:
-    got = attack()
-except OSError as error:
-    print("BLOCKED", errno.errorcode.get(error.errno, error.errno))
-else:
-    print("BREACH", repr(got)[:200])
-"""
+
+def tried(sandbox: Sandbox, body: str | Attempt, user: str, given: Mapping[str, Any] = MappingProxyType({})) -> Answer:
+    """Make an attempt inside, or run the body of one; what came back."""
+    attempt = Attempt(name="attack", means="", body=body) if isinstance(body, str) else body
+    result = sandbox.exec(PROGRAM, user=user, stdin=message([attempt], dict(given)), timeout=30)
+    lines = result.stdout.splitlines()
+    assert len(lines) == 2, result.stderr
+    return Answer(*json.loads(lines[1]))
 
 
 @pytest.fixture(scope="module")
@@ -53,17 +48,17 @@ def attacker(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def attack(sandbox: Sandbox, attacker: str) -> Attack:
-    """Run the body of a Python function inside; it must end in an OSError. The errno's name is returned."""
+    """Make an attempt inside: it must be denied. The body of one must end in an error. Its name is returned."""
 
-    def run(body: str) -> str:
+    def run(body: str | Attempt) -> str:
         global _blocked
-        code = PRELUDE.format(body="\n".join(f"    {line}" for line in body.strip("\n").splitlines()))
-        result = sandbox.exec(["python3", "-c", code], user=attacker, timeout=30)
-        outcome = result.stdout.split()
-        assert outcome, result.stderr
-        assert outcome[0] == "BLOCKED", f"as {attacker}: {result.stdout}{result.stderr}"
+        answer = tried(sandbox, body, attacker)
+        if isinstance(body, Attempt):
+            assert judge(body, answer) is Verdict.DENIED, f"as {attacker}: {answer}"
+        else:
+            assert answer.how in ("error", "silent"), f"as {attacker}: {answer}"
         _blocked += 1
-        return outcome[1]
+        return answer.what
 
     return run
 

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from skerry import Sandbox
+from skerry.audit.attempt import Attempt, Verdict, judge
+from skerry.audit.attempts import HOST
+from skerry.audit.planted import PLACES, Planted
 from skerry.core import errors
-from tests.providers.local.isolation.conftest import Attack
-
-PLACES = ["/etc", "/root", "/home", "/tmp", "/var/tmp", "/var/lib", "/opt", "/srv", "/run", "/dev/shm"]
+from tests.providers.local.isolation.conftest import Attack, tried
 
 
 @pytest.fixture(scope="module")
@@ -35,23 +36,33 @@ def planted(marker: str) -> Iterator[list[Path]]:
 
 
 @pytest.fixture(scope="module")
-def secret_in_usr(marker: str) -> Iterator[Path]:
-    """What only the machine's root may read, in the part of the machine that is shared."""
-    path = Path("/usr/local/share") / marker
-    path.mkdir(mode=0o700)
-    (path / "key").write_text(marker)
-    file = path.with_suffix(".key")
-    file.write_text(marker)
-    file.chmod(0o600)
-    yield path
-    (path / "key").unlink()
-    path.rmdir()
-    file.unlink()
+def machine() -> Iterator[Planted]:
+    """What `skerry audit` plants on the machine before it attacks."""
+    with Planted(open_network=False) as machine:
+        yield machine
 
 
-def test_files_of_the_machine_are_not_there(attack: Attack, planted: list[Path]) -> None:
-    for path in planted:
-        assert attack(f'return open("{path}").read()') in ("ENOENT", "EACCES")  # /root of the sandbox is its root's
+@pytest.mark.parametrize("attempt", HOST, ids=[attempt.name for attempt in HOST])
+def test_what_the_audit_plants_is_out_of_reach(
+    sandbox: Sandbox, attacker: str, machine: Planted, attempt: Attempt
+) -> None:
+    if attacker not in attempt.users:
+        return
+    answer = tried(sandbox, attempt, attacker, machine.given)
+    assert machine.changes() == []
+    if attempt.on_host and answer.how == "returned":
+        assert attempt.name in (
+            "make files in directories of the machine",
+            "change /etc/passwd",
+        )  # done to the sandbox's own files
+    else:
+        assert judge(attempt, answer) is Verdict.DENIED, answer
+
+
+def test_root_only_files_under_usr_are_there_and_unreadable(attack: Attack, machine: Planted) -> None:
+    assert attack(f'return open("{machine.given["secret"]}").read()') == "EACCES"
+    assert attack(f'return os.listdir("{machine.given["secrets"]}")') == "EACCES"
+    assert attack(f'return open("{machine.given["secrets"]}/key").read()') == "EACCES"
 
 
 def test_a_walk_of_everything_finds_no_file_of_the_machine(
@@ -61,12 +72,6 @@ def test_a_walk_of_everything_finds_no_file_of_the_machine(
     command = f"find / -path /proc -prune -o -path /sys -prune -o -name '{marker}*' -print 2>/dev/null | head"
     found = sandbox.exec(command, user=attacker, timeout=60)
     assert found.stdout == ""
-
-
-def test_root_only_files_under_usr_stay_unreadable(attack: Attack, secret_in_usr: Path) -> None:
-    assert attack(f'return open("{secret_in_usr}.key").read()') == "EACCES"
-    assert attack(f'return os.listdir("{secret_in_usr}")') == "EACCES"
-    assert attack(f'return open("{secret_in_usr}/key").read()') == "EACCES"
 
 
 @pytest.mark.parametrize(
