@@ -181,4 +181,6 @@ def rm(
 
 
 def _age(info: TemplateInfo) -> str:
-    return "-" if info.built_at is None else f"{ago(info.built_at)} ago"
+    if info.built_at is None:
+        return "always" if info.built else "-"
+    return f"{ago(info.built_at)} ago"

@@ -1291,7 +1291,10 @@ class Templates:
         )
 
     def list(self) -> list[TemplateInfo]:
-        """The templates that come with Skerry, built or not, and those built here, by name."""
+        """The templates that come with Skerry, built or not, and those built here, by name.
+
+        `host` needs no build: it counts as built, and has no digest.
+        """
         return run(self._inner.list())
 
     def show(self, name: str) -> TemplateInfo:

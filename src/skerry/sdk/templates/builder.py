@@ -82,7 +82,7 @@ def offering(provider: Provider, option: str = "template") -> Templates:
 async def meant(templates: Templates, name: str) -> Template | BuiltTemplate:
     """What a name stands for, in every call: a template that comes with Skerry, or else one that is built here.
 
-    Raises TemplateNotFound, which names the nearest of all.
+    Raises TemplateNotFound, which names the nearest of all, and Unsupported for one that needs a GPU.
     """
     if "@" in name:
         return await templates.find_template(name)
@@ -94,7 +94,11 @@ async def meant(templates: Templates, name: str) -> Template | BuiltTemplate:
     try:
         return template_names.resolve_built(name, built, others=catalogue.names())
     except TemplateNotFound as error:
-        raise (unknown if catalogue.knows(name) else error) from None  # there is no such version of it
+        if catalogue.knows(name):  # there is no such version of it
+            raise unknown from None
+        if error.hint == TemplateNotFound.hint:  # which says nothing about the name
+            error.hint = unknown.hint
+        raise
 
 
 class Builder:
@@ -282,8 +286,15 @@ class Builder:
 
     async def step(self, box: AsyncSandbox, name: str, step: Step) -> ExecResult:
         """Run one. Raises TemplateBuildFailed, DiskFull."""
+        result = await self.run(box, name, step)
+        if not result.ok:
+            raise step_error(f"template {name}", step.name, result)
+        return result
+
+    async def run(self, box: AsyncSandbox, name: str, step: Step) -> ExecResult:
+        """Run one, whatever comes of it. Raises TemplateBuildFailed if it cannot even be run."""
         with named_step(f"template {name}", step.name):
-            result = await box.exec(
+            return await box.exec(
                 step.run,
                 cwd=step.cwd,
                 env=step.env,
@@ -294,9 +305,6 @@ class Builder:
                 on_stderr=self._on_log,
                 output_limit=KEPT_OUTPUT,
             )
-        if not result.ok:
-            raise step_error(f"template {name}", step.name, result)
-        return result
 
     def left(self) -> float:
         """Seconds until the build in hand must be done."""
