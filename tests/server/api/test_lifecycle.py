@@ -101,6 +101,7 @@ def test_options_that_cannot_be_honoured_are_refused(owner: httpx2.Client) -> No
         # Files of the server are nobody else's.
         ({"image": "/etc/passwd"}, 400, "INVALID_ARGUMENT"),
         ({"image": "oci:/var/lib"}, 400, "INVALID_ARGUMENT"),
+        ({"image": "docker://127.0.0.1:5000/app"}, 400, "INVALID_ARGUMENT"),
         ({"source": {"tar": "/etc/passwd"}}, 400, "INVALID_ARGUMENT"),
     ]
     for options, status, code in cases:
