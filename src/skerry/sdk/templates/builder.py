@@ -33,7 +33,8 @@ from skerry.core import (
     template_names,
 )
 from skerry.sdk.commands.request import TextCallback
-from skerry.sdk.log import log
+from skerry.sdk.log import template_log
+from skerry.sdk.templates.progress_line import progress_line
 from skerry.sdk.templates.step_errors import KEPT_OUTPUT, named_step, step_error
 from skerry.templates import (
     NPM,
@@ -104,6 +105,8 @@ async def meant(templates: Templates, name: str) -> Template | BuiltTemplate:
 class Builder:
     """Builds a template with all that it is based on. `timeout` is for each template.
 
+    Each step is logged. Without callbacks, a line on the caller's terminal shows it.
+
     With `force`, the first template it is asked for is built again, and replaces the one that is there.
     """
 
@@ -118,6 +121,9 @@ class Builder:
         force: bool = False,
     ) -> None:
         self._provider, self._templates = provider, offering(provider)
+        self._line = progress_line() if on_log is None and on_progress is None else None
+        if self._line is not None:
+            on_log, on_progress = self._line.log, self._line.progress
         self._on_log, self._on_progress = on_log, on_progress
         self._timeout = check_seconds(timeout)
         self._allowed = allowed
@@ -272,13 +278,19 @@ class Builder:
             unsynced=True,
         )
         box = AsyncSandbox(self._provider, await self._provider.create(spec), spec, owned=True)
-        async with box:
-            yield box
+        try:
+            async with box:
+                yield box
+        finally:
+            if self._line is not None:
+                self._line.clear()
         extra = {"op": "template.build", "provider": self._provider.name, "duration": time.perf_counter() - started}
-        log.info("built a layer in %s", box.id, extra=extra)
+        template_log.info("built a layer in %s after %.1f s", box.id, extra["duration"], extra=extra)
 
     async def report(self, name: str, step: str, done: int, total: int) -> None:
         """Tell which step comes next."""
+        if step:  # no more of it than its kind: a script may have a secret in it
+            template_log.info("%s: step %d of %d: %s", name, done + 1, total, step.partition(":")[0])
         if self._on_progress is not None:
             outcome = self._on_progress(BuildProgress(template=name, step=step, done=done, total=total))
             if inspect.isawaitable(outcome):

@@ -87,7 +87,7 @@ async def pull_here(reference: str, directory: Path, timeout: float) -> None:
 async def followed(
     work: Coroutine[Any, Any, T], size: Callable[[], Awaitable[int]], tell: Callable[[str], Awaitable[object]]
 ) -> T:
-    """The result of `work`; meanwhile `tell` gets how much is here, about every second."""
+    """The result of `work`; until then `tell` gets how much is here, about every second."""
     task = asyncio.create_task(work)
     try:
         while not (await asyncio.wait((task,), timeout=_TOLD_EVERY))[0]:

@@ -41,7 +41,8 @@ class AsyncTemplates:
         `template` is a name, a Template, or the path of a template.yaml or of its directory: a text with a slash in it
         is a path. `image` is an image instead, which `name` then names. `force` builds it again, but not what it is
         based on; sandboxes keep the one they have, which is removed when nothing needs it any more. `on_log` gets what
-        the steps write, `on_progress` each step before it runs; each template may take `timeout` seconds.
+        the steps write, `on_progress` each step before it runs; without both a line on a terminal shows them. Each
+        template may take `timeout` seconds.
 
         Raises:
             TemplateBuildFailed: a step failed; `step` names it, `log` has the end of its output. Nothing is left.
