@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import socket
@@ -91,8 +92,9 @@ def locked(image: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[st
 
 
 async def test_an_image_is_pulled_and_its_progress_told_and_kept(
-    templates: AsyncTemplates, registry: str, monkeypatch: pytest.MonkeyPatch
+    templates: AsyncTemplates, registry: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, "skerry.template")
     monkeypatch.setattr(registry_images, "_TOLD_EVERY", 0.01)
     steps: list[BuildProgress] = []
     for _ in range(2):
@@ -104,6 +106,7 @@ async def test_an_image_is_pulled_and_its_progress_told_and_kept(
     assert names[0] == "pull"
     assert names[-3:] == ["upload", "unpack", ""]  # once: the second time it is there
     assert len([name for name in names if name.startswith("pull: ") and name.endswith(" MB")]) > 1
+    assert caplog.text.count("step 1 of 4: pull") == 1
 
 
 async def test_a_template_is_built_on_an_image_of_a_registry(templates: AsyncTemplates, registry: str) -> None:

@@ -130,6 +130,7 @@ class Builder:
         self._force = force
         self._asked: str | None = None  # the template that the others are built for
         self._end = 0.0
+        self._logged = ("", 0, "")  # the last step in the log; a pull is reported again while it gets on
 
     async def named(self, name: str) -> BuiltTemplate | None:
         """The template of that name, built if it is not; None is `host`. Raises TemplateNotFound and as `build`."""
@@ -289,8 +290,10 @@ class Builder:
 
     async def report(self, name: str, step: str, done: int, total: int) -> None:
         """Tell which step comes next."""
-        if step:  # no more of it than its kind: a script may have a secret in it
-            template_log.info("%s: step %d of %d: %s", name, done + 1, total, step.partition(":")[0])
+        kind = step.partition(":")[0]  # no more of it in the log: a script may have a secret in it
+        if step and self._logged != (name, done, kind):
+            self._logged = (name, done, kind)
+            template_log.info("%s: step %d of %d: %s", name, done + 1, total, kind)
         if self._on_progress is not None:
             outcome = self._on_progress(BuildProgress(template=name, step=step, done=done, total=total))
             if inspect.isawaitable(outcome):

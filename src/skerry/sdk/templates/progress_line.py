@@ -64,4 +64,4 @@ class ProgressLine:
             self._stream.write(text)
             self._stream.flush()
         except (OSError, ValueError):
-            pass  # the terminal is gone, which is no reason for a build to fail
+            pass  # the terminal is gone; the build continues

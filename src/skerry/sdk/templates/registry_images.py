@@ -22,7 +22,7 @@ SCHEME = "docker://"
 STEP = "pull"
 _REFERENCE = re.compile(r"[a-z0-9]+([._/:-]+[a-z0-9]+)*(:[\w.-]+)?(@sha256:[0-9a-f]{64})?", re.IGNORECASE)
 _SAID = re.compile(r'level=fatal msg="((?:[^"\\]|\\.)*)"')
-_TOLD_EVERY = 1.0
+_TOLD_EVERY, _TOLD_AT_LEAST_EVERY = 1.0, 10.0
 _BY_HAND = "fetch it yourself with `skopeo copy {reference} oci-archive:image.tar`, and give the file"
 _MALFORMED = ("invalid reference format", "must be lowercase")
 _MISSING = ("manifest unknown", "name unknown", "repository name not known")
@@ -87,10 +87,11 @@ async def pull_here(reference: str, directory: Path, timeout: float) -> None:
 async def followed(
     work: Coroutine[Any, Any, T], size: Callable[[], Awaitable[int]], tell: Callable[[str], Awaitable[object]]
 ) -> T:
-    """The result of `work`; until then `tell` gets how much is here, about every second."""
-    task = asyncio.create_task(work)
+    """The result of `work`; until then `tell` gets how much is here, every second at first and then less often."""
+    task, pause = asyncio.create_task(work), _TOLD_EVERY
     try:
-        while not (await asyncio.wait((task,), timeout=_TOLD_EVERY))[0]:
+        while not (await asyncio.wait((task,), timeout=pause))[0]:
+            pause = min(pause * 1.1, _TOLD_AT_LEAST_EVERY)
             await tell(f"{STEP}: {await size() / 1e6:.1f} MB")
         return await task
     finally:
