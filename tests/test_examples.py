@@ -26,6 +26,14 @@ SAYS = {
         "reset: False first",
     ],
     "memory_provider": ["hello", "isolation: none"],
+    "templates": [
+        "reporter:1: 2 of 3 steps done script 1: make numbers",
+        "total: 5050",
+        "again: 100",
+        "did you mean 'reporter'?",
+        "there is node:20.",
+        "'pytorch' computes on the CPU",
+    ],
     "many": ["1, 4, 9, 16", "20 sandboxes created"],
     "archives": ["key: False", "['1', '4', '9', 'test']", "archived: archived", "UNAUTHENTICATED", "back again: 9"],
     "errors": [

@@ -145,7 +145,19 @@ make_generator() {
     printf '%s\n' "$want" >$target/setup-stamp
 }
 
+# The registry that tests pull images from: its program alone, since its package would enable a service.
+fetch_registry() {
+    local target=.venv/bin/docker-registry work
+    [[ ${1:-} == test && ! -x $target ]] && has apt-get || return 0
+    say "docker-registry"
+    work=$(mktemp -d)
+    (cd "$work" && patiently apt-get -qq -o APT::Sandbox::User=root download docker-registry && dpkg-deb -x ./*.deb .)
+    cp "$work/usr/bin/docker-registry" $target
+    rm -r "$work"
+}
+
 install_packages "${1:-}"
 make_venv
 fetch_page
 [[ ${1:-} != test ]] || make_generator
+fetch_registry "${1:-}"

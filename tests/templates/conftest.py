@@ -25,7 +25,7 @@ async def templates() -> AsyncIterator[AsyncTemplates]:
     yield made
     for _ in range(3):  # bases after those that are built on them
         for info in await made.list():
-            if info.built:
+            if info.digest:
                 try:
                     await made.remove(info.digest)
                 except (Conflict, TemplateNotFound):

@@ -344,6 +344,8 @@ async def test_the_list_has_what_is_built_and_what_could_be(templates: AsyncTemp
     assert found["listed"].built
     assert found["listed"].description == "Mine."
     assert not found["debian"].built
+    assert (found["host"].built, found["host"].digest) == (True, "")
+    assert await templates.show("host") == found["host"]
     assert (await templates.show("listed:1")).built
     assert (await templates.show("nodejs")).name == "node"
     with pytest.raises(TemplateNotFound):

@@ -35,14 +35,14 @@ class Server:
 
 
 SERVERS = {
-    "python": Server("/?name=the+host", "Hello from the host", "main.py"),
+    "fastapi": Server("/?name=the+host", "Hello from the host", "main.py"),
     "node-ts": Server("/?name=the+host", "Hello from the host", "src/greeting.ts"),
     "react-ts": Server("/src/App.tsx", "Hello from React", "src/App.tsx"),
     "vue-ts": Server("/src/App.vue", "Hello from Vue", "src/App.vue"),
     "svelte-ts": Server("/", "Hello from SvelteKit", "src/routes/+page.server.ts"),
     "nextjs": Server("/", "Hello from Next.js", "app/page.tsx"),
 }
-NAMES = ("debian", "node", *SERVERS)
+NAMES = ("debian", "node", "python", *SERVERS)
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ async def built(anyio_backend: str) -> AsyncIterator[list[BuildProgress]]:
 async def test_each_was_built_once(built: list[BuildProgress]) -> None:
     finished = Counter(step.template.partition(":")[0] for step in built if not step.step)
     assert finished == dict.fromkeys(NAMES, 1)
-    sizes = {info.name: info.size for info in await AsyncTemplates().list() if info.built}
+    sizes = {info.name: info.size for info in await AsyncTemplates().list() if info.digest}
     assert sizes.keys() == set(NAMES)
 
 
@@ -93,11 +93,13 @@ async def test_debian_is_a_system_of_its_own(built: list[BuildProgress]) -> None
         await sandbox.exec("touch /usr/bin/mine; test -s /usr/share/doc/bash/copyright", user="root", check=True)
 
 
-async def test_python_has_an_environment_of_its_own(built: list[BuildProgress]) -> None:
+async def test_python_is_an_interpreter_in_an_empty_directory_where_nothing_runs(built: list[BuildProgress]) -> None:
     async with await AsyncSandbox.create(language="python", build=False) as sandbox:
-        result = await sandbox.exec("command -v python; python -c 'import fastapi'", check=True)
-        assert result.stdout == "/opt/python/bin/python\n"
-        assert (await sandbox.info()).ports == (8000,)
+        result = await sandbox.exec("command -v python; python -c 'import fastapi, uvicorn'; ls -A; pwd", check=True)
+        assert result.stdout == "/opt/python/bin/python\n/workspace\n"
+        assert (await sandbox.info()).ports == ()
+        assert await sandbox.processes.list() == []
+        assert await sandbox.ports.list() == []
 
 
 async def test_another_template_is_built_on_debian_with_its_packages(built: list[BuildProgress]) -> None:
@@ -118,6 +120,37 @@ async def test_node_has_npm(built: list[BuildProgress]) -> None:
         assert (prefix, user) == ("/opt/npm", "user")
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["node:18", "node:20", "node:22"])
+async def test_every_version_of_node_runs_with_an_npm_that_suits_it(built: list[BuildProgress], name: str) -> None:
+    async with await AsyncSandbox.create(template=name) as sandbox:
+        result = await sandbox.exec("node --version && npm exec --offline -c 'node -p 6*7'", check=True)
+        assert result.stdout.splitlines()[0].startswith(f"v{name.removeprefix('node:')}.")
+        assert result.stdout.splitlines()[-1] == "42"
+        assert "npm warn" not in result.stderr.lower()
+    await AsyncTemplates().remove(name)
+
+
+@pytest.mark.long
+async def test_full_stack_dev_has_what_its_build_has_tried(built: list[BuildProgress]) -> None:
+    log: list[str] = []
+    await AsyncTemplates().build("full-stack-dev", on_log=log.append)
+    said = "".join(log)
+    for words in ("npm 11.", "yarn 1.", "pnpm 12.", "bun runs 42", "node v24.", "python 3.", "go runs", "rust runs"):
+        assert words in said
+    async with await AsyncSandbox.create(language="go") as sandbox:  # without a network
+        await sandbox.exec("git init -q . && cargo init -q --vcs none && cargo run -q", check=True)
+    await AsyncTemplates().remove("full-stack-dev")
+
+
+@pytest.mark.long
+async def test_pytorch_computes_on_the_cpu(built: list[BuildProgress]) -> None:
+    code = "import numpy, torch; print(torch.tensor(numpy.ones(42)).sum().item(), torch.cuda.is_available())"
+    async with await AsyncSandbox.create(template="pytorch") as sandbox:
+        assert (await sandbox.exec(["python", "-c", code], check=True)).stdout == "42.0 False\n"
+    await AsyncTemplates().remove("pytorch")
+
+
 @pytest.mark.parametrize("name", SERVERS)
 async def test_its_server_answers_and_shows_a_change(built: list[BuildProgress], name: str) -> None:
     server = SERVERS[name]
@@ -130,7 +163,7 @@ async def test_its_server_answers_and_shows_a_change(built: list[BuildProgress],
             assert "Hello from" in text
             await sandbox.files.write(server.file, text.replace("Hello from", "Goodbye from"))
             await _served(url, server.words.replace("Hello", "Goodbye"))
-        if name == "python":
+        if name == "fastapi":
             with pytest.raises(Conflict, match="in use"):
                 await AsyncTemplates().remove(name)
 

@@ -44,7 +44,7 @@ async def test_force_builds_anew_though_something_has_the_layer(templates: Async
     assert await stamp(template) == after  # the definition leads to the new one, too
     assert await templates.build(template) == forced
     assert await stamp("sharing") == before
-    assert [info.name for info in await templates.list() if info.built] == ["fresh", "sharing"]
+    assert [info.name for info in await templates.list() if info.digest] == ["fresh", "sharing"]
     await templates.remove("sharing")
     assert layers() == 1
     await templates.build(template, force=True)
@@ -76,7 +76,7 @@ async def test_what_force_replaces_stays_for_who_needs_it_and_then_goes(
     await templates.remove("above")
     await registry.provider("local").sweep()
     assert len(list((skerry_home / "pool/layers").iterdir())) == 1
-    assert [info.name for info in await templates.list() if info.built] == ["below"]
+    assert [info.name for info in await templates.list() if info.digest] == ["below"]
 
 
 async def test_a_forced_build_that_fails_leaves_what_was_there(templates: AsyncTemplates, skerry_home: Path) -> None:

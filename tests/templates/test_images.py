@@ -56,7 +56,7 @@ async def _nothing_stays() -> AsyncIterator[None]:
     yield
     templates = AsyncTemplates()
     for info in await templates.list():
-        if info.built:
+        if info.digest:
             await templates.remove(f"{info.name}:{info.version}")
 
 
@@ -202,7 +202,7 @@ async def test_wrong_images_are_refused_before_anything_happens(tmp_path: Path) 
 async def test_a_registry_that_cannot_be_reached_fails_clearly() -> None:
     with pytest.raises(TemplateBuildFailed) as caught:
         await AsyncSandbox.create(image="docker://registry.invalid/nothing:1")
-    assert caught.value.step == "read"
+    assert caught.value.step == "pull"
     assert "registry.invalid" in caught.value.log
 
 
@@ -344,7 +344,7 @@ async def test_an_image_behind_a_link_is_found_and_force_unpacks_it_again(tmp_pa
         assert await show(sandbox, "/a") == "1"
         await sandbox.restart()
         assert await show(sandbox, "/a") == "1"
-    assert [info.name for info in await templates.list() if info.built] == ["image", "linked"]
+    assert [info.name for info in await templates.list() if info.digest] == ["image", "linked"]
 
 
 async def test_an_image_that_changes_while_it_is_read_is_not_taken_for_the_one_before(

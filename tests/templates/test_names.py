@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from skerry import AsyncSandbox, AsyncTemplates, InvalidArgument, TemplateNotFound
+from skerry import AsyncSandbox, AsyncTemplates, InvalidArgument, TemplateNotFound, Unsupported
 from skerry.core.models import BuiltTemplate
 from skerry.core.template_names import resolve_built
 from skerry.templates import Template, resolve
+from tests import inventory
 from tests.templates.archives import docker_archive, file, layer
 
 pytestmark = pytest.mark.anyio
@@ -25,6 +26,7 @@ TAKEN = [
     "python311",
     "python3",
     "fastapi",
+    "gpu-ml",
     "react-ts",
     "debian12",
     "javascript",
@@ -52,7 +54,7 @@ async def test_a_name_that_means_something_already_is_refused(tmp_path: Path, na
     image = docker_archive(tmp_path / "image.tar", layer(file("a")))
     with pytest.raises(InvalidArgument, match=f"'{name}'"):
         await AsyncTemplates().build(image=image, name=name)
-    assert not [info for info in await AsyncTemplates().list() if info.built]
+    assert not [info for info in await AsyncTemplates().list() if info.digest]
 
 
 @pytest.mark.parametrize("name", ["my-node", "nodes", "shop2", "image-tools", "hosting", "node-ts-lint"])
@@ -71,7 +73,25 @@ async def test_host_is_never_built(templates: AsyncTemplates) -> None:
             assert (await sandbox.info()).template == "host"
     with pytest.raises(TemplateNotFound, match="'host'"):
         await templates.remove("host")
-    assert not [info for info in await templates.list() if info.built]
+    assert not [info for info in await templates.list() if info.digest]
+
+
+@pytest.mark.parametrize("option", ["template", "language", "runtime"])
+async def test_what_needs_a_gpu_is_refused_before_anything_happens(option: str, skerry_home: Path) -> None:
+    before = inventory.take(skerry_home)
+    with pytest.raises(Unsupported, match="needs a GPU") as caught:
+        await AsyncSandbox.create(**{option: "pytorch-gpu"})  # type: ignore[arg-type]
+    assert "'pytorch'" in caught.value.hint
+    with pytest.raises(Unsupported, match="GPU"):
+        await AsyncTemplates().build(Template(name="mine", base="gpu-ml"))
+    assert inventory.left(before, inventory.settle(skerry_home, before)) == {}
+
+
+@pytest.mark.parametrize("name", ["node22", "nodejs18.x", "typescript"])
+async def test_a_language_and_a_runtime_are_named_as_templates_are(name: str) -> None:
+    for option in ("template", "language", "runtime"):
+        with pytest.raises(TemplateNotFound, match=f"'{resolve(name).reference}' is not built"):
+            await AsyncSandbox.create(build=False, **{option: name})  # type: ignore[arg-type]
 
 
 async def test_one_that_comes_with_skerry_may_be_given_as_itself_in_any_version() -> None:
@@ -102,7 +122,7 @@ async def test_every_verb_takes_a_name_for_the_same(templates: AsyncTemplates) -
         async with await AsyncSandbox.create(template=name) as sandbox:
             assert (await sandbox.info()).template == f"shop:{version}"
     await templates.remove("shop:1")
-    assert [info.version for info in await templates.list() if info.built] == ["1.1", "2"]
+    assert [info.version for info in await templates.list() if info.digest] == ["1.1", "2"]
 
 
 async def test_remove_leaves_nothing_older_under_the_name(templates: AsyncTemplates) -> None:
@@ -124,6 +144,7 @@ async def test_an_unknown_name_raises_with_the_nearest_of_all_there_are(template
     with pytest.raises(TemplateNotFound, match="'nosuch'") as caught:  # which resembles nothing there is
         await templates.show("nosuch")
     assert "did you mean" not in caught.value.hint
+    assert "node-ts" in caught.value.hint
     with pytest.raises(TemplateNotFound, match="no version '7' of the template 'warehouse'") as caught:
         await templates.show("warehouse:7")
     assert "warehouse:1" in caught.value.hint

@@ -102,7 +102,7 @@ Template = Annotated[
     Option("--template", "-T", metavar="NAME", help="Begin with this template, such as python or node:22."),
 ]
 Image = Annotated[
-    str | None, Option("--image", metavar="FILE", help="Begin with an OCI archive or a `docker save` file.")
+    str | None, Option("--image", metavar="IMAGE", help="Begin with docker://NAME:TAG, or an OCI or `docker save` archive.")
 ]
 Source = Annotated[
     str | None,

@@ -299,7 +299,7 @@ class TemplateInfo(Model):
     built: bool
     """Whether the next sandbox can begin at once."""
     digest: str
-    """Of all that decides what is in it."""
+    """Of all that decides what is in it; empty if nothing was built."""
     size: int | None
     built_at: float | None
     ports: tuple[int, ...]

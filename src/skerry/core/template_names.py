@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 from skerry.core.errors import TemplateNotFound
@@ -47,8 +48,14 @@ def stem(info: BuiltTemplate) -> str:
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """A hint that names what may have been meant; empty where nothing resembles it."""
-    near = difflib.get_close_matches(name, sorted(set(names)), n=1, cutoff=0.6)
+    """A hint that names what may have been meant; empty where nothing resembles it.
+
+    That is a name with a slip of the keyboard in it, or else one that this one begins with or has as a word.
+    """
+    known = sorted(set(names), key=len, reverse=True)
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
+    words = re.split("[-_.]", name)
+    near += (title for title in known if len(title) > 2 and (name.startswith(title) or title in words))
     return f"did you mean {near[0]!r}?" if near else ""
 
 

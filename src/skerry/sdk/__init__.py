@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     )
     from skerry.sdk.state.volumes import AsyncVolumes
     from skerry.sdk.templates.builder import BUILD_TIMEOUT, BuildProgress, ProgressCallback, offering
+    from skerry.sdk.templates.registry_images import is_local_registry
     from skerry.sdk.templates.sources import GitSource, TarSource
     from skerry.sdk.templates.templates import AsyncTemplates
     from skerry.sdk.terminals.stream import AsyncTerminalStream
@@ -116,6 +117,7 @@ __getattr__, __dir__ = lazy(
         "state.snapshots": "AsyncSandboxSnapshots AsyncSnapshots LogCallback SnapshotNode snapshot_trees",
         "state.volumes": "AsyncVolumes",
         "templates.builder": "BUILD_TIMEOUT BuildProgress ProgressCallback offering",
+        "templates.registry_images": "is_local_registry",
         "templates.sources": "GitSource TarSource",
         "templates.templates": "AsyncTemplates",
         "terminals.stream": "AsyncTerminalStream",
@@ -213,6 +215,7 @@ __all__ = [
     "encode_env",
     "env_warning",
     "export",
+    "is_local_registry",
     "list_stream",
     "offering",
     "pack_stream",

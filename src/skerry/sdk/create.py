@@ -46,7 +46,7 @@ class BeginningOptions(TypedDict, total=False):
     template: TemplateOption | None
     """The name of a template, or a Template; `host` unless given. A template that is not built is built first."""
     image: ImageOption | None
-    """An OCI archive or a Docker image, instead of a template."""
+    """Instead of a template: the path of an OCI or `docker save` archive, or `docker://NAME:TAG` in a registry."""
     language: str | None
     """The template for a language, such as "python"."""
     runtime: str | None
@@ -77,7 +77,7 @@ class CreateOptions(SpecOptions, BeginningOptions, total=False):
     on_log: TextCallback | None
     """Gets what the steps of a build write."""
     on_progress: ProgressCallback | None
-    """Gets each step of a build."""
+    """Gets each step of a build. Without this and `on_log`, a line on a terminal shows them."""
     encrypted: bool
     """No provider encrypts live disks: True raises Unsupported."""
     ports: object

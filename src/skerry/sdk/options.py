@@ -244,7 +244,8 @@ def check_resources(resources: ResourceOptions | None, bounds: Limits | None = N
             hint = f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(known)}"
             raise InvalidArgument(f"there is no resource {name!r}", hint=hint)
     if given.get("gpu") is not None:
-        raise Unsupported("no provider offers GPUs yet", option="resources.gpu")
+        hint = "leave it out: the template 'pytorch' computes on the CPU"
+        raise Unsupported("no provider has GPUs yet", option="resources.gpu", hint=hint)
     cpu, memory, disk, pids = given.get("cpu"), given.get("memory"), given.get("disk"), given.get("pids")
     if isinstance(cpu, str):
         raise InvalidArgument(f"cpu must be a number of cores, not {cpu!r}")

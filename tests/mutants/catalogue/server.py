@@ -56,10 +56,17 @@ SERVER = [
         "tests/server/api/test_lifecycle.py::test_snapshots_are_taken_listed_restored_begun_with_and_removed",
     ),
     Mutant(
+        "an image may be in a registry of the server's machine",
+        "src/skerry/server/web/models/sandboxes.py",
+        "    if is_local_registry(image):\n",
+        "    if not image:\n",
+        "tests/server/api/test_lifecycle.py::test_options_that_cannot_be_honoured_are_refused",
+    ),
+    Mutant(
         "an image may be a file of the server",
         "src/skerry/server/web/models/sandboxes.py",
-        "    if image is not None and not image.startswith(IMAGE_PREFIX):\n",
-        "    if image is not None and not image:\n",
+        "    if not image.startswith(IMAGE_PREFIX):\n",
+        "    if not image:\n",
         "tests/server/api/test_lifecycle.py::test_options_that_cannot_be_honoured_are_refused",
     ),
     Mutant(

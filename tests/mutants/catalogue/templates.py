@@ -83,4 +83,18 @@ TEMPLATES = [
         "            pass\n        raise\n",
         "tests/templates/test_building.py::test_a_post_create_that_fails_fails_the_create",
     ),
+    Mutant(
+        "a private registry is pulled from outside the sandbox",
+        "src/skerry/sdk/templates/registry_images.py",
+        "        return ipaddress.ip_address(name).is_loopback\n",
+        "        return not ipaddress.ip_address(name).is_global\n",
+        "tests/templates/test_registry.py::test_only_a_loopback_address_is_this_machine",
+    ),
+    Mutant(
+        "what a build writes is obeyed by the terminal",
+        "src/skerry/sdk/templates/progress_line.py",
+        """        plain = "".join(char if char.isprintable() else " " for char in text)\n""",
+        "        plain = text\n",
+        "tests/templates/test_progress.py::test_a_build_is_shown_on_a_terminal_and_the_line_is_gone_at_the_end",
+    ),
 ]

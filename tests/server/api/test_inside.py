@@ -152,6 +152,8 @@ def test_templates_are_listed_shown_and_built_with_their_log(server: Running, ow
         {"template": "x.yaml"},
         {"yaml": "name: x\nbase:\n  image: /etc/passwd\n"},
         {"image": "/etc/passwd", "name": "x"},
+        {"image": "docker://localhost:5000/app", "name": "x"},
+        {"yaml": "name: x\nbase: {image: 'docker://[::1]:5000/app'}\n"},
         {"yaml": "name: x\nbase: host\nfiles:\n  /x:\n    source: /etc/passwd\n"},
         {},
     ):

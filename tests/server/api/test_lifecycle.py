@@ -88,6 +88,8 @@ def test_options_that_cannot_be_honoured_are_refused(owner: httpx2.Client) -> No
         ({"encrypted": True}, 501, "UNSUPPORTED"),
         ({"resources": {"gpu": "h100"}}, 501, "UNSUPPORTED"),
         ({"template": "no-such-template"}, 404, "TEMPLATE_NOT_FOUND"),
+        ({"template": "python:2.7"}, 404, "TEMPLATE_NOT_FOUND"),
+        ({"runtime": "pytorch-gpu"}, 501, "UNSUPPORTED"),
         ({"snapshot": "no-such-snapshot"}, 404, "SNAPSHOT_NOT_FOUND"),
         ({"volumes": {"/x": "no-such-volume"}}, 404, "VOLUME_NOT_FOUND"),
         ({"resources": {"memory": "999GB"}}, 403, "QUOTA_EXCEEDED"),
@@ -101,6 +103,7 @@ def test_options_that_cannot_be_honoured_are_refused(owner: httpx2.Client) -> No
         # Files of the server are nobody else's.
         ({"image": "/etc/passwd"}, 400, "INVALID_ARGUMENT"),
         ({"image": "oci:/var/lib"}, 400, "INVALID_ARGUMENT"),
+        ({"image": "docker://127.0.0.1:5000/app"}, 400, "INVALID_ARGUMENT"),
         ({"source": {"tar": "/etc/passwd"}}, 400, "INVALID_ARGUMENT"),
     ]
     for options, status, code in cases:

@@ -38,7 +38,9 @@ def build(
     ] = None,
     image: Annotated[
         str | None,
-        typer.Option("--image", metavar="FILE", help="Build from an OCI archive or a `docker save` file instead."),
+        typer.Option(
+            "--image", metavar="IMAGE", help="Build from docker://NAME:TAG, an OCI archive or a `docker save` file."
+        ),
     ] = None,
     name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="Call the image this.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Build it again even if it is built.")] = False,
@@ -56,6 +58,7 @@ def build(
     Example:
       skerry template build ./my-template
       skerry template build --image image.tar --name my-image
+      skerry template build --image docker://python:3.12 --name py312
 
     \b
     Exit codes:
@@ -181,4 +184,6 @@ def rm(
 
 
 def _age(info: TemplateInfo) -> str:
-    return "-" if info.built_at is None else f"{ago(info.built_at)} ago"
+    if info.built_at is None:
+        return "always" if info.built else "-"
+    return f"{ago(info.built_at)} ago"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Display:
     """The callbacks for a build."""
 
-    on_progress: Callable[[BuildProgress], object] | None
+    on_progress: Callable[[BuildProgress], object]
     on_log: Callable[[str], object] | None
 
 
@@ -27,12 +27,16 @@ class Display:
 def build_display(*, output: Format, logs: bool) -> Iterator[Display]:
     """Shows builds on stderr while it is open; nothing for JSON. `logs` shows the output of steps too."""
     if output is Format.JSON:
-        yield Display(None, None)
+        yield Display(_ignore, None)
     elif not sys.stderr.isatty():
         yield Display(_print_step, _print_log if logs else None)
     else:
         with _bar(logs=logs) as display:
             yield display
+
+
+def _ignore(progress: BuildProgress) -> None:
+    """Instead of the line that the SDK would show."""
 
 
 def _print_step(progress: BuildProgress) -> None:

@@ -1273,7 +1273,8 @@ class Templates:
         `template` is a name, a Template, or the path of a template.yaml or of its directory: a text with a slash in it
         is a path. `image` is an image instead, which `name` then names. `force` builds it again, but not what it is
         based on; sandboxes keep the one they have, which is removed when nothing needs it any more. `on_log` gets what
-        the steps write, `on_progress` each step before it runs; each template may take `timeout` seconds.
+        the steps write, `on_progress` each step before it runs; without both a line on a terminal shows them. Each
+        template may take `timeout` seconds.
 
         Callbacks run in Skerry's own thread: they must not call the blocking API.
 
@@ -1291,7 +1292,10 @@ class Templates:
         )
 
     def list(self) -> list[TemplateInfo]:
-        """The templates that come with Skerry, built or not, and those built here, by name."""
+        """The templates that come with Skerry, built or not, and those built here, by name.
+
+        `host` needs no build: it counts as built, and has no digest.
+        """
         return run(self._inner.list())
 
     def show(self, name: str) -> TemplateInfo:

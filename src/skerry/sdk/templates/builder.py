@@ -33,7 +33,8 @@ from skerry.core import (
     template_names,
 )
 from skerry.sdk.commands.request import TextCallback
-from skerry.sdk.log import log
+from skerry.sdk.log import template_log
+from skerry.sdk.templates.progress_line import progress_line
 from skerry.sdk.templates.step_errors import KEPT_OUTPUT, named_step, step_error
 from skerry.templates import (
     NPM,
@@ -82,7 +83,7 @@ def offering(provider: Provider, option: str = "template") -> Templates:
 async def meant(templates: Templates, name: str) -> Template | BuiltTemplate:
     """What a name stands for, in every call: a template that comes with Skerry, or else one that is built here.
 
-    Raises TemplateNotFound, which names the nearest of all.
+    Raises TemplateNotFound, which names the nearest of all, and Unsupported for one that needs a GPU.
     """
     if "@" in name:
         return await templates.find_template(name)
@@ -94,11 +95,17 @@ async def meant(templates: Templates, name: str) -> Template | BuiltTemplate:
     try:
         return template_names.resolve_built(name, built, others=catalogue.names())
     except TemplateNotFound as error:
-        raise (unknown if catalogue.knows(name) else error) from None  # there is no such version of it
+        if catalogue.knows(name):  # there is no such version of it
+            raise unknown from None
+        if error.hint == TemplateNotFound.hint:  # which says nothing about the name
+            error.hint = unknown.hint
+        raise
 
 
 class Builder:
     """Builds a template with all that it is based on. `timeout` is for each template.
+
+    Each step is logged. Without callbacks, a line on the caller's terminal shows it.
 
     With `force`, the first template it is asked for is built again, and replaces the one that is there.
     """
@@ -114,12 +121,16 @@ class Builder:
         force: bool = False,
     ) -> None:
         self._provider, self._templates = provider, offering(provider)
+        self._line = progress_line() if on_log is None and on_progress is None else None
+        if self._line is not None:
+            on_log, on_progress = self._line.log, self._line.progress
         self._on_log, self._on_progress = on_log, on_progress
         self._timeout = check_seconds(timeout)
         self._allowed = allowed
         self._force = force
         self._asked: str | None = None  # the template that the others are built for
         self._end = 0.0
+        self._logged = ("", 0, "")  # the last step in the log; a pull is reported again while it gets on
 
     async def named(self, name: str) -> BuiltTemplate | None:
         """The template of that name, built if it is not; None is `host`. Raises TemplateNotFound and as `build`."""
@@ -268,13 +279,21 @@ class Builder:
             unsynced=True,
         )
         box = AsyncSandbox(self._provider, await self._provider.create(spec), spec, owned=True)
-        async with box:
-            yield box
+        try:
+            async with box:
+                yield box
+        finally:
+            if self._line is not None:
+                self._line.clear()
         extra = {"op": "template.build", "provider": self._provider.name, "duration": time.perf_counter() - started}
-        log.info("built a layer in %s", box.id, extra=extra)
+        template_log.info("built a layer in %s after %.1f s", box.id, extra["duration"], extra=extra)
 
     async def report(self, name: str, step: str, done: int, total: int) -> None:
         """Tell which step comes next."""
+        kind = step.partition(":")[0]  # no more of it in the log: a script may have a secret in it
+        if step and self._logged != (name, done, kind):
+            self._logged = (name, done, kind)
+            template_log.info("%s: step %d of %d: %s", name, done + 1, total, kind)
         if self._on_progress is not None:
             outcome = self._on_progress(BuildProgress(template=name, step=step, done=done, total=total))
             if inspect.isawaitable(outcome):
@@ -282,8 +301,15 @@ class Builder:
 
     async def step(self, box: AsyncSandbox, name: str, step: Step) -> ExecResult:
         """Run one. Raises TemplateBuildFailed, DiskFull."""
+        result = await self.run(box, name, step)
+        if not result.ok:
+            raise step_error(f"template {name}", step.name, result)
+        return result
+
+    async def run(self, box: AsyncSandbox, name: str, step: Step) -> ExecResult:
+        """Run one, whatever comes of it. Raises TemplateBuildFailed if it cannot even be run."""
         with named_step(f"template {name}", step.name):
-            result = await box.exec(
+            return await box.exec(
                 step.run,
                 cwd=step.cwd,
                 env=step.env,
@@ -294,9 +320,6 @@ class Builder:
                 on_stderr=self._on_log,
                 output_limit=KEPT_OUTPUT,
             )
-        if not result.ok:
-            raise step_error(f"template {name}", step.name, result)
-        return result
 
     def left(self) -> float:
         """Seconds until the build in hand must be done."""

@@ -14,6 +14,8 @@ import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 from anyio.to_thread import run_sync
@@ -29,6 +31,7 @@ from skerry.core import (
     TemplateNotFound,
     looks_like_id,
 )
+from skerry.sdk.templates import registry_images
 from skerry.sdk.templates.builder import Builder, new_layer_id
 from skerry.sdk.templates.step_errors import LOG_TAIL, named_step, step_error
 from skerry.templates import NAME, VERSION, Step, catalogue
@@ -42,7 +45,7 @@ ImageOption = str | os.PathLike[str]
 PROGRAMS = ("skopeo", "umoci")
 ROOT_TREE = "/workspace/bundle/rootfs"
 MAX_CONFIG = 4 << 20
-LAYOUT = "2"
+_VERSION = "2"
 """Part of each layer's digest; raised when the steps below leave something else for the same image."""
 
 _FILE = "/workspace/image.tar"
@@ -54,7 +57,8 @@ fi
 kind=docker-archive
 if tar -tf {file} oci-layout >/dev/null 2>&1; then kind=oci-archive; fi
 exec skopeo --insecure-policy copy -q "$kind:{file}" oci:/workspace/oci:image"""
-_PULL = 'exec skopeo --insecure-policy copy -q "$REFERENCE" oci:/workspace/oci:image'
+_LAYOUT = "/workspace/oci"
+_PULL = f'exec skopeo --insecure-policy copy "$REFERENCE" oci:{_LAYOUT}:image'
 _UNPACK = f"""umoci unpack --image /workspace/oci:image /workspace/bundle || exit
 mkdir -p "{ROOT_TREE}$WORKDIR" 2>/dev/null || :  # as Docker does; where a file is in its place, commands will say so"""
 _LOOK = ("skopeo", "inspect", "--raw", "oci:/workspace/oci:image")
@@ -83,7 +87,7 @@ async def build_image(builder: Builder, image: ImageOption, *, name: str | None 
         await builder.check_names(wanted.partition(":")[0])
     text = os.fspath(image)
     remote = "://" in text
-    if remote and not text.startswith("docker://"):
+    if remote and not text.startswith(registry_images.SCHEME):
         raise InvalidArgument(f"{text!r} is not an image", hint="give the path of an archive, or docker://NAME")
     content = f"ref:{text}" if remote else await run_sync(_hash_file, text)
     known = f"{IMAGES}:{hashlib.sha256(content.encode()).hexdigest()[:16]}"
@@ -106,20 +110,22 @@ async def _find(builder: Builder, name: str) -> BuiltTemplate | None:
 
 
 async def _import(builder: Builder, image: str, name: str, content: str, *, remote: bool, force: bool) -> BuiltTemplate:
-    shown = os.path.basename(image)
+    shown = image.removeprefix(registry_images.SCHEME) if remote else os.path.basename(image)
     async with builder.building(hashlib.sha256(name.encode()).hexdigest()[:40]):
         if not force and (found := await _find(builder, name)):
             return found  # somebody else was quicker
-        async with builder.sandbox(None, Resources(), network="open" if remote else "none") as box:
-            if not remote:
+        inside = remote and not registry_images.is_local_registry(image)
+        async with builder.sandbox(None, Resources(), network="open" if inside else "none") as box:
+            if remote:
+                await _pull(builder, box, image, shown)
+            else:
                 await builder.report(shown, "upload", 0, 4)
                 await _upload(box, image, content)
-            run = _PULL if remote else _COPY.format(file=_FILE)
-            env = {"REFERENCE": image} if remote else {}
-            await builder.report(shown, "read", 1, 4)
-            await builder.step(box, shown, Step(name="read", run=run, user="root", cwd="/workspace", env=env))
+                await builder.report(shown, "read", 1, 4)
+                read = Step(name="read", run=_COPY.format(file=_FILE), user="root", cwd="/workspace")
+                await builder.step(box, shown, read)
             config = await _look(builder, box, shown)
-            layer = hashlib.sha256(json.dumps([LAYOUT, config.digest]).encode()).hexdigest()[:40]
+            layer = hashlib.sha256(json.dumps([_VERSION, config.digest]).encode()).hexdigest()[:40]
             layer = new_layer_id(layer) if force else layer
             async with builder.building(layer):  # until the template that names it is there
                 if not await builder.has_layer(layer):
@@ -145,6 +151,35 @@ def _describe(name: str, shown: str, config: ImageConfig, layer: str) -> BuiltTe
         ports=config.ports,
         image=config.digest,
     )
+
+
+async def _pull(builder: Builder, box: AsyncSandbox, image: str, shown: str) -> None:
+    """Fetch an image into the sandbox: from inside, or from here if the registry is this machine's own."""
+
+    async def tell(step: str) -> None:
+        await builder.report(shown, step, 0, 4)
+
+    await tell(registry_images.STEP)
+    if registry_images.is_local_registry(image):
+        with TemporaryDirectory(prefix="skerry-image-") as directory:
+            layout = Path(directory, "oci")
+            pull = registry_images.pull_here(image, layout, builder.left())
+            await registry_images.followed(pull, lambda: run_sync(registry_images.bytes_below, layout), tell)
+            await builder.report(shown, "upload", 1, 4)
+            await box.files.upload(layout, _LAYOUT, user="root")
+        return
+    step = Step(name=registry_images.STEP, run=_PULL, user="root", cwd="/workspace", env={"REFERENCE": image})
+    result = await registry_images.followed(builder.run(box, shown, step), lambda: _size(box), tell)
+    if result.timed_out:
+        raise step_error(f"image {shown}", step.name, result)
+    if not result.ok:
+        raise registry_images.pull_error(image, result.stderr)
+
+
+async def _size(box: AsyncSandbox) -> int:
+    """Bytes that a pull has brought so far."""
+    result = await box.exec(["du", "--summarize", "--block-size=1", _LAYOUT], user="root")
+    return int(result.stdout.split()[0]) if result.ok else 0
 
 
 async def _upload(box: AsyncSandbox, image: str, content: str) -> None:
@@ -236,4 +271,6 @@ def _hash_file(path: str) -> str:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         hint = "`docker save`, podman and skopeo write such files"
+        if isinstance(error, FileNotFoundError) and registry_images.may_be_meant(path):
+            hint = f"did you mean {registry_images.SCHEME}{path}?"
         raise InvalidArgument(f"the image {path!r} cannot be read: {error.strerror}", hint=hint) from error

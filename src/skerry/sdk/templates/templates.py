@@ -41,7 +41,8 @@ class AsyncTemplates:
         `template` is a name, a Template, or the path of a template.yaml or of its directory: a text with a slash in it
         is a path. `image` is an image instead, which `name` then names. `force` builds it again, but not what it is
         based on; sandboxes keep the one they have, which is removed when nothing needs it any more. `on_log` gets what
-        the steps write, `on_progress` each step before it runs; each template may take `timeout` seconds.
+        the steps write, `on_progress` each step before it runs; without both a line on a terminal shows them. Each
+        template may take `timeout` seconds.
 
         Raises:
             TemplateBuildFailed: a step failed; `step` names it, `log` has the end of its output. Nothing is left.
@@ -70,15 +71,14 @@ class AsyncTemplates:
         return _info(await builder.find(wanted.reference))
 
     async def list(self) -> list[TemplateInfo]:
-        """The templates that come with Skerry, built or not, and those built here, by name."""
+        """The templates that come with Skerry, built or not, and those built here, by name.
+
+        `host` needs no build: it counts as built, and has no digest.
+        """
         built = list(await self._templates.list_templates())
         names = {each.name for each in built}
         found = [_info(each) for each in built]
-        found += [
-            _offered(template)
-            for template in catalogue.builtin()
-            if template.reference not in names and template.name != "host"
-        ]
+        found += [_offered(template) for template in catalogue.builtin() if template.reference not in names]
         return sorted(found, key=lambda info: (info.name, info.version))
 
     async def show(self, name: str) -> TemplateInfo:
@@ -146,20 +146,13 @@ async def resolve_template(
         return await build_image(builder, image)
     if isinstance(template, Template):
         return await builder.build(catalogue.check_own(template))
-    if language is not None:
-        return await builder.named(_of_language(language))
-    return await builder.named(template or runtime or "")
+    return await builder.named(template or runtime or language or "")
 
 
 def based_on(spec: SandboxSpec, built: BuiltTemplate) -> SandboxSpec:
     """The spec with its template, and the limits that the template brings where none are asked for."""
     asked = {name: value for name, value in asdict(spec.resources).items() if value is not None}
     return replace(spec, template=built.reference, resources=replace(built.resources, **asked))
-
-
-def _of_language(language: str) -> str:
-    """The template for a language; a name that is not a language may be that of a template."""
-    return catalogue.LANGUAGES.get(language, language)
 
 
 def _info(built: BuiltTemplate) -> TemplateInfo:
@@ -183,7 +176,7 @@ def _offered(template: Template) -> TemplateInfo:
         version=template.version,
         description=template.description,
         aliases=template.aliases,
-        built=False,
+        built=template == catalogue.HOST,
         digest="",
         size=None,
         built_at=None,

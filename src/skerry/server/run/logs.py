@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import time
 
 from skerry.server.settings import Settings
@@ -41,7 +42,8 @@ class Lines(logging.Formatter):
 
 
 def configure_logs(settings: Settings) -> None:
-    """Send everything to stderr."""
+    """Send everything to stderr, and nothing else."""
+    os.environ["SKERRY_PROGRESS"] = "0"
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines() if settings.log_format == "json" else Lines())
     logging.basicConfig(level=settings.log_level.upper(), handlers=[handler], force=True)

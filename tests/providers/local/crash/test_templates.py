@@ -62,7 +62,7 @@ def content(name: str) -> str:
 
 def remove_all() -> int:
     templates, removed = Templates(), 0
-    while built := [info for info in templates.list() if info.built]:
+    while built := [info for info in templates.list() if info.digest]:
         for info in sorted(built, key=lambda info: info.built_at or 0.0, reverse=True):
             templates.remove(info.digest)
             removed += 1

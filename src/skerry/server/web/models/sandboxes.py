@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from skerry.core import InvalidArgument, OnTimeout, Resources, VolumeMount
-from skerry.sdk import DEFAULTS, MAX_GRACE, CreateOptions, GitSource, TarSource
+from skerry.sdk import DEFAULTS, MAX_GRACE, CreateOptions, GitSource, TarSource, is_local_registry
 from skerry.server.web.models.derived import derive
 from skerry.server.web.models.types import Body, Count, Key, Pairs, Path, Seconds, Shown, Size, User, Variables
 
@@ -142,9 +142,14 @@ CreateSandbox = derive(
 
 
 def check_image(image: str | None) -> None:
-    """Raises InvalidArgument for a file: clients may not use files of the server."""
-    if image is not None and not image.startswith(IMAGE_PREFIX):
+    """Raises InvalidArgument for a file or a registry of the server's machine: these are not the client's."""
+    if image is None:
+        return
+    if not image.startswith(IMAGE_PREFIX):
         raise InvalidArgument(f"{image!r} is not an image in a registry", hint=f"{IMAGE_PREFIX}NAME:TAG")
+    if is_local_registry(image):
+        hint = "give the name of the registry that others reach"
+        raise InvalidArgument(f"{image!r} is in a registry of the server's own machine", hint=hint)
 
 
 class UpdateSandbox(Body):
