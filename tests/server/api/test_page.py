@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 
 import httpx2
 import pytest
@@ -71,3 +72,12 @@ def test_head_answers_as_get_without_a_body(owner: httpx2.Client, box: str, path
             {name: value for name, value in each.headers.items() if name not in differs} for each in (head, get)
         )
         assert shown == wanted and head.content == b""
+
+
+def test_head_leaves_no_stream_behind(server: Running, owner: httpx2.Client) -> None:
+    under_way = server.context.metrics.open
+    assert owner.head("/v1/events", headers={"accept": "text/event-stream"}).status_code == 200
+    end = time.monotonic() + 10
+    while under_way["requests"] or under_way["event_streams"]:
+        assert time.monotonic() < end, dict(under_way)
+        time.sleep(0.01)

@@ -115,7 +115,8 @@ class GuardedRoute(APIRoute):
             self._refuse_key(scope)
             with while_allowed(context, actor, subject, self.rule.action) if owned else nullcontext():
                 async with nullcontext() if self.slots is None else context.slots.taken(self.slots, actor):
-                    await self._answer(scope, bounded(receive, self.rule.body, scope), sent)
+                    answering = head_only(sent) if scope["method"] == "HEAD" else sent
+                    await super().handle(scope, bounded(receive, self.rule.body, scope), answering)
         except SkerryError as error:
             outcome = error.code
             raise
@@ -132,13 +133,6 @@ class GuardedRoute(APIRoute):
                         context.store, actor, self.rule.action, subject, operation=self.operation, outcome=outcome
                     )
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["method"] != "HEAD":
-            await super().handle(scope, receive, send)
-            return
-        with anyio.CancelScope() as rest:
-            await super().handle(scope, receive, head_only(send, rest))
-
 
 class GuardedSocket(APIWebSocketRoute):
     rule: Rule
@@ -150,8 +144,8 @@ class GuardedSocket(APIWebSocketRoute):
         await super().handle(scope, receive, send)
 
 
-def head_only(send: Send, rest: anyio.CancelScope) -> Send:
-    """`send` for HEAD: the end in place of the body. An answer that is made while it is sent is cut."""
+def head_only(send: Send) -> Send:
+    """`send` for HEAD: the end in place of the body. What makes a stream learns of that end as of a disconnect."""
     ended = False
 
     async def send_head(message: Message) -> None:
@@ -161,8 +155,6 @@ def head_only(send: Send, rest: anyio.CancelScope) -> Send:
         elif not ended:
             ended = True
             await send({"type": "http.response.body", "body": b"", "more_body": False})
-            if message.get("more_body", False):
-                rest.cancel()
 
     return send_head
 
