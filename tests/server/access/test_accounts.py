@@ -9,11 +9,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import anyio
 import httpx2
 import pytest
 
 from skerry import Sandbox
 from skerry.server.access.permissions import Role, Scope
+from skerry.server.store import Store
 from tests.server.conftest import Running
 
 PASSWORD = "correct horse battery"
@@ -480,3 +482,28 @@ def test_the_session_of_a_browser_does_not_go_to_a_program_that_a_forward_leads_
             assert "skerry=" not in got.text
         url = f"http://127.0.0.1:{forward.local_port}"
         assert "skerry=" in client.get(url).text  # the client is as a browser is: ports do not matter to it
+
+
+def test_what_another_process_does_to_accounts_holds_here(server: Running) -> None:
+    """As a tool that opens the database beside the server: a key of its making is good at once, and ends in a second."""
+
+    async def elsewhere(remove: str | None = None) -> tuple[str, str]:
+        store = Store.open(server.settings.database)
+        try:
+            if remove is not None:
+                await store.keys.remove(remove)
+                return "", ""
+            key, text = await store.keys.add(store.accounts.find_user("owner").id, "elsewhere")
+            return key.id, text
+        finally:
+            await store.close()
+
+    server.user("owner")
+    id, text = anyio.run(elsewhere)
+    headers = {"authorization": f"Bearer {text}"}
+    assert httpx2.get(f"{server.url}/v1/session", headers=headers).status_code == 200
+    anyio.run(elsewhere, id)
+    removed = time.monotonic()
+    while httpx2.get(f"{server.url}/v1/session", headers=headers).status_code == 200:
+        assert time.monotonic() - removed < 5
+        time.sleep(0.05)
