@@ -190,6 +190,28 @@ SERVER = [
         "tests/server/store/test_writes.py::test_many_writers_at_once_are_all_written",
     ),
     Mutant(
+        "what cascades from the database stays in memory",
+        "src/skerry/server/store/sqlite/rows.py",
+        ', ("DELETE", "OLD")',
+        "",
+        "tests/server/store/test_contract.py::test_what_belongs_to_a_user_goes_with_them[sqlite]",
+    ),
+    Mutant(
+        "a transaction is in memory before it is committed",
+        "src/skerry/server/store/sqlite/database.py",
+        '                self._writer.execute("COMMIT")',
+        "                self._tell(loop, self._accounts.apply, changes)\n"
+        '                self._writer.execute("COMMIT")',
+        "tests/server/store/test_view.py::test_a_write_that_finds_no_room_changes_neither[sqlite]",
+    ),
+    Mutant(
+        "what another process revokes stays good",
+        "src/skerry/server/store/sqlite/store.py",
+        "            await self.refresh()\n",
+        "            pass\n",
+        "tests/server/access/test_accounts.py::test_what_another_process_does_to_accounts_holds_here",
+    ),
+    Mutant(
         "a route asks nobody whether it may",
         "src/skerry/server/web/guard.py",
         "    may = await authorize(context.store, actor, rule.action, subject, operation=operation)\n",
