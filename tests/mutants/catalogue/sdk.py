@@ -9,8 +9,8 @@ SDK = [
     Mutant(
         "a frame above the limit is taken",
         "src/skerry/wire/frames.py",
-        "                if length > MAX_PAYLOAD:\n",
-        "                if length > 2 * MAX_PAYLOAD:\n",
+        "    if length > MAX_PAYLOAD:\n        raise",
+        "    if length > 2 * MAX_PAYLOAD:\n        raise",
         "tests/wire/test_frames.py::test_a_length_above_the_limit_is_refused_before_any_payload",
     ),
     # -- SDK

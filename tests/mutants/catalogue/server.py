@@ -143,8 +143,8 @@ SERVER = [
     Mutant(
         "a refusal overtakes what waits for a slow client",
         "src/skerry/server/streams/wire.py",
-        "        self._sending = anyio.Lock(fast_acquire=True)\n",
-        "        self._sending = anyio.Semaphore(9, fast_acquire=True)\n",
+        "        self._sending = asyncio.Lock()\n",
+        "        self._sending = asyncio.Semaphore(9)\n",
         "tests/server/streams/test_wire.py::test_a_refusal_never_comes_in_the_middle_of_what_the_agent_says",
     ),
     Mutant(
