@@ -102,7 +102,8 @@ Template = Annotated[
     Option("--template", "-T", metavar="NAME", help="Begin with this template, such as python or node:22."),
 ]
 Image = Annotated[
-    str | None, Option("--image", metavar="IMAGE", help="Begin with docker://NAME:TAG, or an OCI or `docker save` archive.")
+    str | None,
+    Option("--image", metavar="IMAGE", help="Begin with docker://NAME:TAG, or an OCI or `docker save` archive."),
 ]
 Source = Annotated[
     str | None,
