@@ -67,7 +67,7 @@ TEMPLATES = [
         "src/skerry/sdk/templates/images.py",
         "    if reader.hash.hexdigest() != content:\n",
         "    if reader.hash is None:\n",
-        "tests/templates/test_images.py::test_an_image_that_changes_while_it_is_read_is_not_taken_for_the_one_before",
+        "tests/templates/images/test_images.py::test_an_image_that_changes_while_it_is_read_is_not_taken_for_the_one_before",
     ),
     Mutant(
         "a name with a number may be taken",
@@ -88,7 +88,7 @@ TEMPLATES = [
         "src/skerry/sdk/templates/registry_images.py",
         "        return ipaddress.ip_address(name).is_loopback\n",
         "        return not ipaddress.ip_address(name).is_global\n",
-        "tests/templates/test_registry.py::test_only_a_loopback_address_is_this_machine",
+        "tests/templates/images/test_registry.py::test_only_a_loopback_address_is_this_machine",
     ),
     Mutant(
         "what a build writes is obeyed by the terminal",
