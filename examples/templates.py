@@ -1,4 +1,4 @@
-"""A template of your own: built once, told step by step, and the beginning of every sandbox after that."""
+"""Your own template: built once, told step by step, and the beginning of every sandbox after that."""
 
 from skerry import BuildProgress, Sandbox, TemplateNotFound, Templates, Unsupported
 from skerry.templates import Command, File, Scripts, Template
