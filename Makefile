@@ -124,7 +124,7 @@ soak: ## run the long tests, about 40 minutes: kills, lost connections, trees of
 	@$(MAKE) -j3 --output-sync=target soak-crashes soak-keeping soak-rest
 
 SOAK = SOAK=1 SKERRY_DISCONNECTS=1000 SKERRY_TEST_FILES=50000 SKERRY_LOAD_SECONDS=300 SKERRY_LOAD_CLIENTS=100 \
-	SKERRY_API_EXAMPLES=10 SKERRY_TEST_BYTES=5368709120 SKERRY_UP_KILLS=10 $(PYTEST) -m soak --timeout=14400 -p no:cacheprovider -rP
+	SKERRY_API_EXAMPLES=10 SKERRY_TEST_BYTES=5368709120 SKERRY_UP_KILLS=10 tools/test_worker.sh -m pytest -m soak --timeout=14400 -p no:cacheprovider -rP
 .PHONY: soak-crashes soak-keeping soak-rest
 soak-crashes:
 	SKERRY_CRASH_ROUNDS=$(CRASH_ROUNDS) $(SOAK) tests/providers/local/crash/test_kill.py $(PYTEST_ARGS)
