@@ -277,6 +277,31 @@ def test_a_sandbox_whose_home_was_deleted_is_ended_by_the_next_sweep(
     assert not any(engine.cgroups.group(hierarchy, info.id).exists() for hierarchy in engine.cgroups.hierarchies)
 
 
+OUT_OF_SIGHT = """
+import subprocess, sys
+from skerry import Sandbox
+subprocess.run(["mount", "-t", "tmpfs", "tmpfs", sys.argv[1]], check=True)
+with Sandbox.create() as sandbox:
+    print("up", flush=True)
+    sys.stdin.readline()
+    print(sandbox.exec("echo alive", check=True).stdout)
+"""
+
+
+def test_a_home_that_only_another_mount_namespace_has_is_left_alone(engine: Engine, tmp_path: Path) -> None:
+    """As that of a service with PrivateTmp; its folder looks deleted from here."""
+    place = tmp_path / "hidden"
+    place.mkdir()
+    program = ["unshare", "--mount", sys.executable, "-c", OUT_OF_SIGHT, str(place)]
+    environment = {**os.environ, "SKERRY_HOME": str(place / "home"), "SKERRY_STORAGE": "directory"}
+    with subprocess.Popen(program, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None and other.stdout.readline() == "up\n"
+        assert not list(place.iterdir())
+        engine.sweep()
+        assert other.communicate("go on\n", timeout=60)[0] == "alive\n\n"
+    assert other.returncode == 0
+
+
 def test_what_another_run_has_left_is_no_leak_of_this_one_while_it_is_swept(home: Path, tmp_path: Path) -> None:
     other = Engine(tmp_path / "other")
     left_over = other.create(SandboxSpec())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Iterator
@@ -25,7 +26,7 @@ from tests.server.conftest import Running
 def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FastAPI]:
     made = build_app(Settings(home=tmp_path_factory.mktemp("home")))
     yield made
-    made.state.context.store.close()
+    asyncio.run(made.state.context.store.close())
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@
     SKERRY_HOME/volumes/        a record of each volume, and the lock of them all
     SKERRY_HOME/pool/           what sandboxes wrote: see storage/choose.py
     /run/skerry/slots/N         a link to the folder that uses id range N, for the whole machine
+    /run/skerry/views/N         the mount namespace in which that folder is
 
 A folder appears under its id by one rename, locked; its record is written when the sandbox runs. So if a folder has no
 record and nobody holds its lock, the process that made it is dead.
@@ -17,6 +18,7 @@ record and nobody holds its lock, the process that made it is dead.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import hashlib
@@ -53,6 +55,8 @@ FIRST_ID = 0x7000_0000
 """The first host id for sandboxes: above what systemd gives to containers, below 2^31."""
 
 RUN = Path("/run/skerry")
+FIRST_PROCESSES = "pid:[4026531836]"
+"""The process namespace in which the kernel started: PROC_PID_INIT_INO of linux/proc_ns.h."""
 ROOT = RUN / "root"
 """Where each sandbox's root is mounted, in its own mount namespace; on the machine itself it stays empty."""
 EMPTY = RUN / "empty"
@@ -82,7 +86,7 @@ class Store:
         self.templates = home / "templates"
         self.snapshots = home / "snapshots"
         self.volumes = home / "volumes"
-        self.slots = run / "slots"
+        self.slots, self.views = run / "slots", run / "views"
         self._allocation = run / "lock"
 
     def prepare(self) -> None:
@@ -104,6 +108,7 @@ class Store:
                 self.snapshots,
                 self.volumes,
                 self.slots,
+                self.views,
             ):
                 path.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
@@ -253,7 +258,7 @@ class Store:
                     lock.release()
                 remove_tree(fresh)
                 if record.slot is not None:
-                    (self.slots / str(record.slot)).unlink(missing_ok=True)
+                    self._free(self.slots / str(record.slot), self.directory(record.id))
                 if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
                     raise DiskFull(f"no room under {self.home} for a new sandbox", errno=error.errno) from error
                 raise
@@ -276,6 +281,9 @@ class Store:
                 os.symlink(self.directory(record.id), self.slots / str(slot))
             except FileExistsError:
                 continue
+            view = self.views / str(slot)
+            view.unlink(missing_ok=True)
+            view.symlink_to(_mount_namespace())
             return dataclasses.replace(record, slot=slot)
         raise QuotaExceeded(f"all {SLOTS} id ranges of this machine are in use", hint="destroy some sandboxes")
 
@@ -288,7 +296,7 @@ class Store:
         """Free the id range of a sandbox that has no process."""
         if record.slot is not None:
             with self.allocation():
-                self._unlink_if(self.slots / str(record.slot), str(self.directory(record.id)))
+                self._free(self.slots / str(record.slot), self.directory(record.id))
         return dataclasses.replace(record, slot=None)
 
     def forget(self, record: Record) -> None:
@@ -304,7 +312,12 @@ class Store:
             for link in self._links(record):
                 self._unlink_if(link, record.id)
             if record.slot is not None:
-                self._unlink_if(self.slots / str(record.slot), str(directory))
+                self._free(self.slots / str(record.slot), directory)
+
+    def _free(self, link: Path, folder: Path) -> None:
+        if _target(link) == str(folder):
+            (self.views / link.name).unlink(missing_ok=True)
+            link.unlink(missing_ok=True)
 
     @staticmethod
     def _unlink_if(link: Path, target: str) -> None:
@@ -327,12 +340,35 @@ class Store:
     def free(self, link: Path, folder: Path) -> None:
         """Free the id range of a folder that is gone and has no process."""
         with self.allocation():
-            if not folder.is_dir():
-                self._unlink_if(link, str(folder))
+            if self._deleted(link, folder):
+                self._free(link, folder)
 
-    def slot_holders(self) -> dict[Path, Path]:
-        """Every slot in use on this machine, with the folder that uses it, in any SKERRY_HOME."""
-        return {link: Path(target) for link in self.slots.iterdir() if (target := _target(link))}
+    def homeless(self) -> dict[Path, Path]:
+        """Every slot of this machine whose folder was deleted, in any SKERRY_HOME."""
+        held = {link: Path(target) for link in self.slots.iterdir() if (target := _target(link))}
+        return {link: folder for link, folder in held.items() if self._deleted(link, folder)}
+
+    def _deleted(self, link: Path, folder: Path) -> bool:
+        """Whether a folder is gone, and not only out of sight: a service with PrivateTmp has mounts of its own."""
+        if folder.is_dir():
+            return False
+        view = _target(self.views / link.name)
+        return view in (None, _mount_namespace()) or not _may_exist(view)
+
+
+def _mount_namespace() -> str:
+    return os.readlink("/proc/self/ns/mnt")
+
+
+def _may_exist(namespace: str) -> bool:
+    """Whether a process may be in this mount namespace. In a process namespace of its own nobody sees them all."""
+    if os.readlink("/proc/self/ns/pid") != FIRST_PROCESSES:
+        return True
+    for process in Path("/proc").glob("[0-9]*/ns/mnt"):
+        with contextlib.suppress(OSError):  # it has ended
+            if os.readlink(process) == namespace:
+                return True
+    return False
 
 
 def _target(link: Path) -> str | None:

@@ -86,7 +86,7 @@ class Sweep:
     def _homeless(self) -> None:
         """End sandboxes whose folder is gone because somebody deleted their home; then free their id ranges."""
         with self._store.allocation():
-            lost = {link: folder for link, folder in self._store.slot_holders().items() if not folder.is_dir()}
+            lost = self._store.homeless()
         for link, folder in lost.items():
             with log_and_continue(f"what runs of {folder}"):
                 self._changes.cgroups.thaw(folder.name)
