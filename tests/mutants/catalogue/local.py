@@ -201,14 +201,14 @@ LOCAL = [
     Mutant(
         "a restart stops before it refuses",
         "src/skerry/providers/local/sandbox/lifecycle.py",
-        "        if wanted.resources is not None:\n            check_supported(wanted.resources, self._changes.home)\n            check_limits(wanted.resources, self._changes.cgroups)\n",
+        "        if wanted.resources is not None:\n            check_supported(wanted.resources, storage)\n            check_limits(wanted.resources, self._changes.cgroups)\n",
         "        pass\n",
         "tests/providers/local/sandbox/test_lifecycle.py::test_a_restart_that_cannot_be_honoured_is_refused_before_anything_stops",
     ),
     Mutant(
         "a hard reset keeps the files",
         "src/skerry/providers/local/sandbox/lifecycle.py",
-        "            changes.storage.remove(upper)\n            changes.make_upper(record)\n",
+        "            changes.storage_of(record).remove(upper)\n            changes.make_upper(record)\n",
         "            changes.make_upper(record)\n",
         "tests/providers/local/sandbox/test_lifecycle.py::test_a_hard_reset_leaves_nothing",
     ),
