@@ -336,6 +336,27 @@ def test_a_pool_that_is_gone_or_not_encrypted_is_refused_and_nothing_is_made(eng
 # -- what stays mounted
 
 
+def test_a_pool_that_another_mount_namespace_has_is_not_said_to_be_locked(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encrypted, "_PATIENCE", 0.5)
+    sandbox = box(engine)
+    sandbox.files.write("note", b"mine")
+    away = subprocess.Popen(["unshare", "--mount", "--propagation", "private", "cat"], stdin=subprocess.PIPE)
+    while os.readlink(f"/proc/{away.pid}/ns/mnt") == os.readlink("/proc/self/ns/mnt"):
+        time.sleep(0.01)
+    sandbox.stop()
+    with pytest.raises(errors.ProviderUnavailable, match="not locked") as caught:
+        storage_commands.unmount()
+    assert "/proc/*/mountinfo" in caught.value.hint
+    sandbox.start()  # it can be used again meanwhile
+    assert sandbox.files.read("note") == b"mine"
+    sandbox.stop()
+    away.communicate()
+    monkeypatch.setattr(encrypted, "_PATIENCE", 30.0)
+    assert storage_commands.unmount()
+
+
 def test_the_encrypted_pool_of_a_deleted_home_is_unmounted(engine: Engine, tmp_path: Path) -> None:
     box(engine).exec("sync", check=True)
     home = engine.store.home

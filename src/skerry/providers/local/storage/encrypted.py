@@ -10,6 +10,7 @@ is mounted, and a process needs the key only to mount it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from pathlib import Path
@@ -34,7 +35,7 @@ KEY_VARIABLE = "SKERRY_DISK_KEY"
 KEY_DIRECTORY = Path("/etc/skerry/disk-keys")
 _OPTIONS = "loop,noatime,nosuid,nodev,noexec,discard"
 _JOURNAL = 16
-"""MiB: the file system holds one file, so few changes of its own are on the way at a time."""
+"""MiB: the file system holds one file, so few of its changes are on the way at a time."""
 _SPARE = 64 << 20
 _PATIENCE = 30.0
 """Seconds that the kernel may take to let go of the pool's file."""
@@ -98,8 +99,10 @@ class EncryptedPool(PoolStorage):
                 f"{self.container} is missing: it held the files of every encrypted sandbox, snapshot and volume",
                 hint="put it back, or destroy what needs it",
             )
-        self._close()
-        self._open(self.container)
+        with contextlib.suppress(ProviderUnavailable):  # it is open in another mount namespace: it stays as it is
+            self._close(patience=1.0)
+        if not os.path.ismount(self.disk):
+            self._open(self.container)
         try:
             expected = fscrypt.key_id(self._files) if self._files.is_dir() else None
             if expected is None:
@@ -112,7 +115,8 @@ class EncryptedPool(PoolStorage):
                 )
             super()._mount()
         except BaseException:
-            self._close()
+            with contextlib.suppress(ProviderUnavailable):
+                self._close(patience=1.0)
             raise
 
     def _find_key(self, key_id: bytes) -> tuple[Key, str]:
@@ -159,18 +163,27 @@ class EncryptedPool(PoolStorage):
         self.disk.mkdir(mode=0o700, exist_ok=True)
         run("mount", "-t", "ext4", "-o", _OPTIONS, str(container), str(self.disk))
 
-    def _close(self) -> None:
-        """Raises ProviderUnavailable while the pool's file is open."""
-        end = time.monotonic() + _PATIENCE
+    def _close(self, patience: float | None = None) -> None:
+        """Make the kernel forget the key, and unmount. Raises ProviderUnavailable while the pool's file is open.
+
+        It is for a moment after a sandbox has ended, and while a launcher makes its mount namespace. Unmounting alone
+        proves nothing: another mount namespace may have a copy of the mount, with the key.
+        """
+        end = time.monotonic() + (_PATIENCE if patience is None else patience)
         while os.path.ismount(self.disk):
-            try:
+            if self._forget_key():
                 run("umount", str(self.disk))
-            except ProviderUnavailable:
-                # The kernel still writes what a sandbox left that has just ended; and a process that is making a mount
-                # namespace, as each launcher does, has a copy of the pool's mount for a moment.
-                if time.monotonic() > end:
-                    raise
+            elif time.monotonic() > end:
+                raise ProviderUnavailable(
+                    f"the encrypted pool of {self.home} is still open, so it is not locked",
+                    hint=f"end the processes that have it mounted: `grep -l {self.root} /proc/*/mountinfo` shows them",
+                )
+            else:
                 time.sleep(0.02)
+
+    def _forget_key(self) -> bool:
+        found = fscrypt.key_id(self._files) if self._files.is_dir() else None
+        return found is None or fscrypt.remove_key(self.disk, found)
 
     def unmount(self) -> bool:
         with self.lock():

@@ -15,6 +15,7 @@ from pathlib import Path
 _SET_POLICY = 0x800C6613
 _GET_POLICY = 0xC0096616
 _ADD_KEY = 0xC0506617
+_REMOVE_KEY = 0xC0406618
 _POLICY = struct.Struct("4B4x16s")
 _VERSION, _AES_256_XTS, _AES_256_CTS, _PAD_NAMES = 2, 1, 4, 3
 _BY_ID = 2
@@ -32,6 +33,17 @@ def add_key(mounted: Path, key: bytes) -> bytes:
     """Give the kernel a key for one file system, until that is unmounted; returns the key's id. Raises OSError."""
     head = struct.pack("II32sII32x", _BY_ID, 0, b"", len(key), 0)
     return _ioctl(mounted, _ADD_KEY, head + key)[8:24]
+
+
+def remove_key(mounted: Path, key_id: bytes) -> bool:
+    """Make the kernel forget a key; returns whether nothing that needs it is open any more. Raises OSError."""
+    try:
+        answer = _ioctl(mounted, _REMOVE_KEY, struct.pack("II32s24x", _BY_ID, 0, key_id))
+    except OSError as error:
+        if error.errno == errno.ENOKEY:
+            return True
+        raise
+    return not int.from_bytes(answer[40:44], "little")
 
 
 def encrypt(directory: Path, key_id: bytes) -> None:
