@@ -90,14 +90,15 @@ class Archives:
 
         Raises InvalidArgument, DiskLocked.
         """
-        where = os.environ.get(KEY_VARIABLE)
-        if not record.encrypted and not where:
+        if record.encrypted:
+            self._changes.storage_of(record)
+            where = f"file:{self._changes.home.encrypted.archive_key}"
+        else:
+            where = os.environ.get(KEY_VARIABLE, "")
+        if not where:
             return None
         from skerry.archive import Key
 
-        if record.encrypted:
-            self._changes.storage_of(record)
-            return Key.from_file(self._changes.home.encrypted.archive_key)
         return Key.of(where)
 
     # -- archive; the caller holds the lock

@@ -14,8 +14,8 @@ import contextlib
 import os
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from skerry.archive import Key
 from skerry.core import (
     Corrupted,
     DiskLocked,
@@ -30,6 +30,9 @@ from skerry.providers.local.log import log
 from skerry.providers.local.storage import fscrypt
 from skerry.providers.local.storage.base import flush, typed_errors
 from skerry.providers.local.storage.pool import PoolStorage, make_image, missing_for_pool, pool_size, run
+
+if TYPE_CHECKING:
+    from skerry.archive import Key
 
 KEY_VARIABLE = "SKERRY_DISK_KEY"
 KEY_DIRECTORY = Path("/etc/skerry/disk-keys")
@@ -88,6 +91,8 @@ class EncryptedPool(PoolStorage):
         return True
 
     def make_ready(self) -> None:
+        from skerry.archive import Key
+
         super().make_ready()
         if not self.archive_key.exists():
             with typed_errors(self.home):
@@ -121,6 +126,8 @@ class EncryptedPool(PoolStorage):
 
     def _find_key(self, key_id: bytes) -> tuple[Key, str]:
         """The pool's key, and where it was found. Raises DiskLocked."""
+        from skerry.archive import Key
+
         if self._key is not None:
             return self._key, "what was given"
         own = _generated(key_id)
@@ -134,6 +141,8 @@ class EncryptedPool(PoolStorage):
 
     def _make(self) -> None:
         """Make the whole pool under another name; what a process that died has left of it is made again."""
+        from skerry.archive import Key
+
         self._close()
         fresh = self.container.with_suffix(".new")
         size = pool_size(self.home)
