@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
     home.mkdir(mode=0o700)
     os.environ["SKERRY_HOME"] = str(home)
     os.environ["SKERRY_LOGIN"] = str(run / "login.json")  # not that of who runs the tests
+    os.environ |= {"SKERRY_DISK_KEY": "env:SKERRY_TEST_KEY", "SKERRY_TEST_KEY": "5e" * 32}  # no key of this machine
     _count_creates()
 
 
@@ -183,10 +185,12 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 def unmount_below(path: Path) -> None:
     """The storage pools of SKERRY_HOMEs under `path` stay mounted until somebody takes them away."""
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+    for line in reversed(Path("/proc/self/mountinfo").read_text().splitlines()):  # what lies on another mount first
         place = line.split()[4]
         if place.startswith(f"{path}/"):
-            subprocess.run(["umount", place], check=False)
+            end = time.monotonic() + 10
+            while subprocess.run(["umount", place], check=False).returncode and time.monotonic() < end:
+                time.sleep(0.1)
 
 
 @pytest.fixture(scope="session")

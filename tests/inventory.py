@@ -11,9 +11,13 @@ from pathlib import Path
 
 from skerry.providers.local.host import BINARIES
 
+ENCRYPTED = ("encrypted/uppers", "encrypted/snapshots", "encrypted/volumes")
 AGENT_ARGUMENT = b"/.skerry/agent"
 PROGRAMS = {os.fsencode(BINARIES / name) for name in ("agent", "launcher", "dns")}
 """Those of this source tree: another one may be at work on the same machine."""
+
+POOL = re.compile(r"/(pool|encrypted) btrfs |/encrypted\.disk ext4 ")
+"""The mounts of pools: see `take`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +73,7 @@ def take(home: Path, known: frozenset[str] = frozenset()) -> Inventory:
     return Inventory(
         processes=frozenset(pid for pid, _ in seen) - strangers,
         # a pool stays mounted from the first use of its SKERRY_HOME on: it is no sandbox's
-        mounts=sum("/pool btrfs " not in line for line in Path("/proc/self/mounts").read_text().splitlines()),
+        mounts=sum(not POOL.search(line) for line in Path("/proc/self/mounts").read_text().splitlines()),
         cgroups=frozenset(str(path) for path in groups if path.name not in foreign),
         namespaces=len(set(_namespaces(strangers))),
         devices=devices - foreign,
@@ -98,7 +102,7 @@ def settle(home: Path, before: Inventory, timeout: float = 10.0) -> Inventory:
 def _loops() -> Iterator[str]:
     for path in Path("/sys/block").glob("loop*/loop/backing_file"):
         try:
-            if not path.read_text().strip().endswith("/pool.img"):
+            if not path.read_text().strip().endswith(("/pool.img", "/encrypted.img")):
                 yield str(path)
         except OSError:
             pass  # detached meanwhile
@@ -164,7 +168,7 @@ def _namespaces(strangers: set[int]) -> Iterable[str]:
 
 def _folders(home: Path) -> Iterable[str]:
     kept = ("sandboxes", "names", "keys", "trash", "snapshots", "volumes")
-    for part in (*kept, "pool/uppers", "pool/snapshots", "pool/volumes", "pool/layers"):
+    for part in (*kept, "pool/uppers", "pool/snapshots", "pool/volumes", "pool/layers", *ENCRYPTED):
         if (home / part).is_dir():
             # the lock of all that is there is made when it is first needed, and stays
             yield from (f"{part}/{name}" for name in os.listdir(home / part) if name != "lock")

@@ -58,6 +58,7 @@ missing_packages() {
     has zstd || echo zstd
     has_seccomp || echo libseccomp2
     [[ -e /etc/ssl/certs/ca-certificates.crt || -n ${SSL_CERT_FILE:-} ]] || echo ca-certificates
+    [[ ${1:-} != test ]] || has mkfs.ext4 || [[ -x /sbin/mkfs.ext4 ]] || echo e2fsprogs # encrypted disks
     [[ ${1:-} != test ]] || has ps || echo procps
     [[ ${1:-} != test ]] || has git || echo git
     [[ ${1:-} != test ]] || has less || echo less

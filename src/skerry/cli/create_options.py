@@ -32,6 +32,7 @@ OPTIONS: Mapping[str, tuple[Any, Any]] = {
     "snapshot": (options.Snapshot, None),
     "auto_stop": (options.AutoStop, None),
     "auto_delete": (options.AutoDelete, None),
+    "encrypted": (options.Encrypted, None),
 }
 """The options with their defaults, in the order of the help."""
 

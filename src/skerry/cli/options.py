@@ -76,6 +76,7 @@ AutoDelete = Annotated[
     float | None,
     Option("--auto-delete", metavar="S", help="Destroy it after this many seconds without work in it."),
 ]
+Encrypted = Annotated[bool | None, Option("--encrypted", help="Encrypt on disk what it writes.", show_default=False)]
 Volume = Annotated[
     list[str] | None,
     Option("--volume", "-v", metavar="NAME:PATH[:SUBPATH][:ro]", help="Mount a volume at PATH. Repeatable."),

@@ -6,6 +6,7 @@ SkerryError
 ├── Unsupported (NotImplementedError)       UNSUPPORTED
 │   └── NewerVersion                        … something stored by a newer version of Skerry
 ├── ProviderUnavailable                     PROVIDER_UNAVAILABLE
+│   └── DiskLocked                          DISK_LOCKED
 ├── ConnectionLost (ConnectionError)        CONNECTION_LOST
 ├── Unauthenticated (PermissionError)       UNAUTHENTICATED
 ├── Timeout (TimeoutError)                  TIMEOUT
@@ -112,6 +113,13 @@ class NewerVersion(Unsupported):
 class ProviderUnavailable(SkerryError):
     code = "PROVIDER_UNAVAILABLE"
     hint = "run `skerry doctor` to see what is missing"
+
+
+class DiskLocked(ProviderUnavailable):
+    """What is needed lies on an encrypted disk whose key is not here; nothing is lost."""
+
+    code = "DISK_LOCKED"
+    hint = "`skerry storage unlock --key file:PATH` on that machine, or set SKERRY_DISK_KEY there to where the key is"
 
 
 class ConnectionLost(SkerryError, ConnectionError):

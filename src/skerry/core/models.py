@@ -107,6 +107,8 @@ class SandboxSpec(Model):
     source: str | None = None
     """With an idempotency key: a digest of what its working directory begins with. Another digest is another spec."""
     isolation: str | None = None
+    encrypted: bool | None = None
+    """Whether what it writes is encrypted on disk. None: as what it begins with, else not."""
     leased: bool = False
     """Whether it belongs to the calling process from the start, and ends with it, until the lease is given back."""
     unsynced: bool = False
@@ -217,6 +219,8 @@ class SandboxInfo(Model):
     """Seconds without work in it until it is stopped; the next two count from the same moment."""
     auto_archive: float | None = None
     auto_delete: float | None = None
+    encrypted: bool = False
+    """Whether what it writes is encrypted on disk."""
 
     def uptime(self, now: float) -> float:
         return 0.0 if self.started_at is None else max(0.0, now - self.started_at)
@@ -243,6 +247,8 @@ class SnapshotInfo(Model):
     template: str
     env_names: tuple[str, ...]
     workdir: str
+    encrypted: bool = False
+    """Whether its files are encrypted on disk."""
 
 
 class ExportInfo(Model):
@@ -287,6 +293,8 @@ class VolumeInfo(Model):
     """Goes with the last sandbox that has it."""
     sandboxes: tuple[str, ...]
     """The ids of those that have it, running or not."""
+    encrypted: bool = False
+    """Whether its files are encrypted on disk."""
 
 
 class TemplateInfo(Model):

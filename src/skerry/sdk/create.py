@@ -23,7 +23,7 @@ from skerry.core import Volumes as VolumeProvider
 from skerry.sdk.commands.request import TextCallback, check_options
 from skerry.sdk.events import EventCallback, check_callback
 from skerry.sdk.log import log
-from skerry.sdk.options import SpecOptions, build_spec, refuse_encrypted
+from skerry.sdk.options import SpecOptions, build_spec, check_encrypted
 from skerry.sdk.state import lifecycle
 
 if TYPE_CHECKING:
@@ -78,8 +78,6 @@ class CreateOptions(SpecOptions, BeginningOptions, total=False):
     """Gets what the steps of a build write."""
     on_progress: ProgressCallback | None
     """Gets each step of a build. Without this and `on_log`, a line on a terminal shows them."""
-    encrypted: bool
-    """No provider encrypts live disks: True raises Unsupported."""
     ports: object
     """Not supported yet: anything but None raises Unsupported."""
     region: object
@@ -95,7 +93,6 @@ DEFAULTS: Mapping[str, object] = {
     "network": "none",
     "auto_start": True,
     "build": True,
-    "encrypted": False,
 }
 """The defaults of options; None for an option that is not here."""
 UNSUPPORTED = ("ports", "region", "target", "options")
@@ -122,6 +119,7 @@ async def make_sandbox(cls: type[S], provider: str | Provider | None, given: Cre
         spec = dataclasses.replace(spec, snapshot=found.id)
     if spec.volumes and not isinstance(chosen, VolumeProvider):
         raise Unsupported(f"the provider {chosen.name!r} has no volumes", option="volumes")
+    check_encrypted(chosen, spec.encrypted)
     lifecycle.check_timeout(chosen, spec)
     lifecycle.check_inactivity(chosen, spec)
     info, spec, built = await _make(chosen, spec, origin, given)
@@ -148,7 +146,6 @@ def _check(given: CreateOptions) -> tuple[SandboxSpec, Source | None]:
     check_options("create", given, CreateOptions.__optional_keys__)
     _check_instructions(given.get("instructions"))
     check_callback(given.get("on_event"), "on_event")
-    refuse_encrypted(given.get("encrypted", False))
     _check_import(given.get("import_state"), given.get("key"), given.get("snapshot"), given.get("restore_from"))
     origin = None
     if (source := given.get("source")) is not None:

@@ -16,6 +16,7 @@ from skerry.core import (
     InvalidArgument,
     Limits,
     OnTimeout,
+    Provider,
     QuotaExceeded,
     Resources,
     SandboxSpec,
@@ -86,6 +87,9 @@ class SpecOptions(TypedDict, total=False):
     """The same call again with the same key returns the same sandbox."""
     isolation: str | None
     """The isolation level that the provider must have."""
+    encrypted: bool | None
+    """True: what the sandbox writes is encrypted on disk, and so are its snapshots, clones and archives; raises
+    Unsupported where the provider cannot. None: as the snapshot it begins with, else not."""
 
 
 class Idle(Model, kw_only=False):
@@ -98,9 +102,7 @@ class Idle(Model, kw_only=False):
 
 def check_idle(given: SpecOptions) -> Idle:
     """Raises InvalidArgument."""
-    keep_alive = given.get("keep_alive")
-    if keep_alive is not None and not isinstance(keep_alive, bool):
-        raise InvalidArgument(f"keep_alive must be True or False, not {keep_alive!r}")
+    keep_alive = check_flag(given.get("keep_alive"), "keep_alive")
     if given.get("auto_stop") is not None and given.get("idle_timeout") is not None:
         raise InvalidArgument("auto_stop and idle_timeout are the same: give one of them")
     times = {
@@ -156,6 +158,7 @@ def build_spec(**given: Unpack[SpecOptions]) -> SandboxSpec:
         network=cast(Network, network),
         idempotency_key=None if key is None else check_text(key, "idempotency_key"),
         isolation=None if isolation is None else check_text(isolation, "isolation"),
+        encrypted=check_flag(given.get("encrypted"), "encrypted"),
     )
     if user is not None:
         spec = dataclasses.replace(spec, user=check_user(user))
@@ -164,13 +167,21 @@ def build_spec(**given: Unpack[SpecOptions]) -> SandboxSpec:
     return spec
 
 
-def refuse_encrypted(encrypted: bool) -> None:
-    """Raises Unsupported: archives and exports are encrypted on request, live disks by no provider."""
-    if encrypted:
+def check_flag(value: object, what: str) -> bool | None:
+    """Raises InvalidArgument."""
+    if value is not None and not isinstance(value, bool):
+        raise InvalidArgument(f"{what} must be True or False, not {value!r}")
+    return value
+
+
+def check_encrypted(provider: Provider, encrypted: bool | None) -> None:
+    """Raises Unsupported for an encryption that `provider` never has."""
+    if encrypted and not provider.encrypts:
         raise Unsupported(
-            "the storage pool is not encrypted, so no live disk is",
+            f"the provider {provider.name!r} does not encrypt disks",
             option="encrypted",
-            hint="put SKERRY_HOME on an encrypted disk; exports and archives take a key",
+            providers=("local",),
+            hint="exports and archives take a key",
         )
 
 

@@ -99,7 +99,7 @@ def test_storage_is_shown_and_unmounted_when_nobody_uses_it(skerry: Skerry, tmp_
         assert 0 < shown["used"] < shown["size"] <= 400_000_000
         text = skerry("storage", "show", env=env).text
         assert [line.split(":")[0] for line in text.splitlines()] == (
-            "kind home image size used free limits sandboxes snapshots volumes".split()
+            "kind home image size used free limits sandboxes snapshots volumes encrypted".split()
         )
         sandbox = skerry("create", env=env).text.strip()
         refused = skerry("storage", "unmount", env=env)

@@ -183,6 +183,27 @@ LOCAL = [
         "",
         "tests/providers/local/isolation/test_host.py::test_the_accounts_of_the_storage_pool_cannot_be_seen[user]",
     ),
+    Mutant(
+        "an encrypted sandbox lies with the others",
+        "src/skerry/providers/local/home.py",
+        "        if not encrypted:\n            return plain\n",
+        "        if plain:\n            return plain\n",
+        "tests/providers/local/storage/test_encrypted.py::test_nothing_that_an_encrypted_sandbox_writes_can_be_read_from_the_disk",
+    ),
+    Mutant(
+        "a pool that is open elsewhere is said to be locked",
+        "src/skerry/providers/local/storage/encrypted.py",
+        "        return found is None or fscrypt.remove_key(self.disk, found)\n",
+        "        return True\n",
+        "tests/providers/local/storage/test_encrypted.py::test_a_pool_that_another_mount_namespace_has_is_not_said_to_be_locked",
+    ),
+    Mutant(
+        "a copy of an encrypted sandbox need not be encrypted",
+        "src/skerry/providers/local/sandbox/create.py",
+        "            if spec.encrypted not in (None, encrypted):\n",
+        "            if spec.encrypted and not encrypted:\n",
+        "tests/providers/local/storage/test_encrypted.py::test_what_is_made_from_an_encrypted_sandbox_is_encrypted_too",
+    ),
     # -- lifecycle
     Mutant(
         "a stop forgets the variables",
@@ -201,14 +222,14 @@ LOCAL = [
     Mutant(
         "a restart stops before it refuses",
         "src/skerry/providers/local/sandbox/lifecycle.py",
-        "        if wanted.resources is not None:\n            check_supported(wanted.resources, self._changes.home)\n            check_limits(wanted.resources, self._changes.cgroups)\n",
+        "        if wanted.resources is not None:\n            check_supported(wanted.resources, storage)\n            check_limits(wanted.resources, self._changes.cgroups)\n",
         "        pass\n",
         "tests/providers/local/sandbox/test_lifecycle.py::test_a_restart_that_cannot_be_honoured_is_refused_before_anything_stops",
     ),
     Mutant(
         "a hard reset keeps the files",
         "src/skerry/providers/local/sandbox/lifecycle.py",
-        "            changes.storage.remove(upper)\n            changes.make_upper(record)\n",
+        "            changes.storage_of(record).remove(upper)\n            changes.make_upper(record)\n",
         "            changes.make_upper(record)\n",
         "tests/providers/local/sandbox/test_lifecycle.py::test_a_hard_reset_leaves_nothing",
     ),

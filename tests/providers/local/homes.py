@@ -79,7 +79,7 @@ def outside(engine: Engine, sandbox_id: str) -> list[str]:
 
 
 def own(engine: Engine, sandbox_id: str) -> str:
-    return tree_hash(engine.changes.upper(sandbox_id) / "u")
+    return tree_hash(engine.storage.uppers / sandbox_id / "u")
 
 
 def trees(engine: Engine) -> list[str]:

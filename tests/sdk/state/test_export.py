@@ -16,7 +16,7 @@ import anyio
 import pytest
 
 from examples.memory_provider import MemoryProvider
-from skerry import AsyncSandbox, AsyncVolumes, Key, Sandbox, SkerryWarning, Snapshots, Volumes
+from skerry import AsyncSandbox, AsyncVolumes, Key, Sandbox, SkerryWarning, Snapshots
 from skerry.core import errors
 from skerry.sdk.state.export import _opened
 
@@ -224,17 +224,6 @@ def test_options_that_exclude_each_other(sandbox: Sandbox) -> None:
     for options in ({"key": KEY}, {"import_state": b"", "snapshot": "x"}, {"import_state": b"", "restore_from": "x"}):
         with pytest.raises(errors.InvalidArgument):
             Sandbox.create(**options)  # type: ignore[arg-type]
-
-
-def test_live_disks_are_not_encrypted_and_that_is_said() -> None:
-    before = [volume.name for volume in Volumes().list()]
-    with pytest.raises(errors.Unsupported) as caught:
-        Sandbox.create(encrypted=True)
-    assert caught.value.option == "encrypted" and caught.value.hint
-    with pytest.raises(errors.Unsupported) as caught:
-        Volumes().create("sealed", encrypted=True)
-    assert caught.value.option == "encrypted"
-    assert [volume.name for volume in Volumes().list()] == before
 
 
 @pytest.mark.anyio

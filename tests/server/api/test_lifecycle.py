@@ -59,6 +59,7 @@ def test_every_option_arrives(owner: httpx2.Client, made: Any) -> None:
         volumes=[{"name": "opt", "path": "/data", "read_only": True}],
         workdir="/tmp",
         user="root",
+        encrypted=True,
     )
     info = _ok(owner.get(f"/v1/sandboxes/{id}"))
     assert info["resources"] | {"disk": None} == {
@@ -70,7 +71,7 @@ def test_every_option_arrives(owner: httpx2.Client, made: Any) -> None:
     }
     assert (info["purpose"], info["workdir"], info["user"], info["metadata"]) == ("preview", "/tmp", "root", {"m": "x"})
     assert info["volumes"] == [{"name": "opt", "path": "/data", "subpath": "", "read_only": True}]
-    assert info["labels"] == {"l": "y"} and info["project"].startswith("pj-")
+    assert info["encrypted"] is True and info["labels"] == {"l": "y"} and info["project"].startswith("pj-")
     assert _exec(owner, id, "echo $A $S $(pwd) $(whoami)") == "1 2 /tmp root\n"
     busy = owner.delete("/v1/volumes/opt")
     assert (busy.status_code, busy.json()["code"]) == (409, "CONFLICT")
@@ -85,7 +86,6 @@ def test_options_that_cannot_be_honoured_are_refused(owner: httpx2.Client) -> No
     cases: list[tuple[dict[str, Any], int, str]] = [
         ({"ports": [80]}, 501, "UNSUPPORTED"),
         ({"region": "eu"}, 501, "UNSUPPORTED"),
-        ({"encrypted": True}, 501, "UNSUPPORTED"),
         ({"resources": {"gpu": "h100"}}, 501, "UNSUPPORTED"),
         ({"template": "no-such-template"}, 404, "TEMPLATE_NOT_FOUND"),
         ({"template": "python:2.7"}, 404, "TEMPLATE_NOT_FOUND"),

@@ -70,7 +70,9 @@ def export(
     execute(work, output=output)
 
 
-@with_options("name", "env", "lifetime", "on_timeout", "memory", "cpu", "pids", "disk", "volume", "network")
+@with_options(
+    "name", "env", "lifetime", "on_timeout", "memory", "cpu", "pids", "disk", "volume", "network", "encrypted"
+)
 def import_(
     file: Annotated[
         str, typer.Argument(metavar="FILE", help="The file that `export` wrote; - is stdin.", show_default=False)

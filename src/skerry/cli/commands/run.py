@@ -24,7 +24,7 @@ CommandLine = Annotated[
 
 @with_options(
     *("template", "image", "source", "env", "lifetime", "name"),
-    *("memory", "cpu", "pids", "disk", "volume", "network"),
+    *("memory", "cpu", "pids", "disk", "volume", "network", "encrypted"),
 )
 def run(
     command: CommandLine,

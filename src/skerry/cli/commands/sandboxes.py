@@ -125,6 +125,7 @@ def info(sandbox: options.SandboxName, output: options.Output = Format.TEXT) -> 
             "limits": f"{limits.cpu:g} cores, {size(limits.memory)} of memory, {limits.pids} processes, "
             + (f"{size(limits.disk)} of disk" if limits.disk else "no limit of disk"),
             "volumes": " ".join(map(_mount, found.volumes)) or "-",
+            "disk": "encrypted" if found.encrypted else "not encrypted",
         }
         if usage is not None:
             lines["cpu used"] = f"{usage.cpu_seconds:.2f} s"

@@ -1,4 +1,4 @@
-"""The commands `storage show` and `storage unmount`."""
+"""The commands `storage show`, `storage unlock` and `storage unmount`."""
 
 from __future__ import annotations
 
@@ -48,6 +48,8 @@ def show(output: options.Output = Format.TEXT) -> None:
             "sandboxes": str(report.sandboxes),
             "snapshots": str(report.snapshots),
             "volumes": str(report.volumes),
+            "encrypted": {"none": "no encrypted pool yet"}.get(report.encrypted, report.encrypted)
+            + (f", its key is in {report.key_file}" if report.key_file else ""),
         }
         for label, value in lines.items():
             say(f"{label + ':':<12} {value}")
@@ -56,10 +58,37 @@ def show(output: options.Output = Format.TEXT) -> None:
 
 
 @app.command()
-def unmount(output: options.Output = Format.TEXT) -> None:
-    """Unmount the storage pool; the next use mounts it again.
+def unlock(key: options.Key = None, output: options.Output = Format.TEXT) -> None:
+    """Mount the encrypted pool, so that its sandboxes can start until `storage unmount` or a reboot.
 
-    Use it before you move, copy or remove SKERRY_HOME. It is refused while a sandbox runs.
+    Without --key, Skerry uses SKERRY_DISK_KEY, or the key file that it has made. With one of these, every use of an
+    encrypted sandbox mounts the pool by itself.
+
+    \b
+    Example:
+      skerry storage unlock --key file:/media/usb/disk.key
+    """
+
+    async def work() -> None:
+        from functools import partial
+
+        from anyio.to_thread import run_sync
+
+        was_locked = await run_sync(partial(_local().unlock, key))
+        if output is Format.JSON:
+            print_json({"unlocked": was_locked})
+        else:
+            note("unlocked" if was_locked else "the encrypted pool was unlocked already")
+
+    execute(work, output=output)
+
+
+@app.command()
+def unmount(output: options.Output = Format.TEXT) -> None:
+    """Unmount the storage pools; the next use mounts them again.
+
+    Use it before you move, copy or remove SKERRY_HOME. It is refused while a sandbox runs. The kernel then forgets the
+    key of the encrypted pool.
 
     \b
     Example:

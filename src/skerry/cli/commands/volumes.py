@@ -34,6 +34,7 @@ def create(
     temporary: Annotated[
         bool, typer.Option("--temporary", help="Remove the volume with the last sandbox that has it.")
     ] = False,
+    encrypted: Annotated[bool, typer.Option("--encrypted", help="Encrypt its files on disk.")] = False,
     output: options.Output = Format.TEXT,
 ) -> None:
     """Make an empty volume and print its name.
@@ -46,7 +47,7 @@ def create(
     async def work() -> None:
         from skerry import AsyncVolumes
 
-        made = await AsyncVolumes().create(name, size=limit, temporary=temporary)
+        made = await AsyncVolumes().create(name, size=limit, temporary=temporary, encrypted=encrypted)
         if output is Format.JSON:
             print_json(made)
         else:

@@ -51,6 +51,8 @@ class Provider(ABC):
     name: str
     on_timeout: ClassVar[frozenset[OnTimeout]] = frozenset({"destroy"})
     """What it can do with a sandbox at its timeout: the values of `SandboxSpec.on_timeout` that it takes."""
+    encrypts: ClassVar[bool] = False
+    """Whether it takes `SandboxSpec.encrypted`, and raises Unsupported where it cannot be had."""
 
     @abstractmethod
     async def create(self, spec: SandboxSpec) -> SandboxInfo:
@@ -268,8 +270,10 @@ class Volumes(ABC):
     """Can keep directories that sandboxes share."""
 
     @abstractmethod
-    async def create_volume(self, name: str, *, size: int | None, temporary: bool) -> VolumeInfo:
-        """Raises Conflict for a taken name, Unsupported for a size that cannot be enforced."""
+    async def create_volume(
+        self, name: str, *, size: int | None, temporary: bool, encrypted: bool = False
+    ) -> VolumeInfo:
+        """Raises Conflict for a taken name, Unsupported for a size or an encryption that cannot be had."""
 
     @abstractmethod
     async def get_volume(self, name: str) -> VolumeInfo:

@@ -17,6 +17,7 @@ from skerry.providers.local.limits import network
 from skerry.providers.local.limits.cgroup import Cgroups
 from skerry.providers.local.storage import btrfs
 from skerry.providers.local.storage.choose import choose, find_storage, missing_for_pool
+from skerry.providers.local.storage.encrypted import EncryptedPool, missing_for_encryption
 
 _LANDLOCK_CREATE_RULESET = 444  # on every architecture
 _ASK_FOR_VERSION = 1
@@ -36,7 +37,7 @@ class Check(Model):
 def checks() -> list[Check]:
     """Every check, the most important first; the last one really runs a sandbox."""
     found = [_root(), _kernel(), _runtime(), _binaries(), _cgroups()]
-    found += [_home(), _storage(), _landlock(), _egress(), _docker()]
+    found += [_home(), _storage(), _encryption(), _landlock(), _egress(), _docker()]
     if all(check.ok for check in found if check.required):
         found.append(_real_sandbox())
     return found
@@ -159,6 +160,22 @@ def _storage() -> Check:
         return {"pool": "a btrfs pool in a file", "btrfs": "the btrfs file system of SKERRY_HOME"}[kind]
 
     return _attempt("storage", look, required=False)
+
+
+def _encryption() -> Check:
+    """Whether sandboxes can be created with `encrypted`; looks only, so it makes and mounts nothing."""
+
+    def look() -> str:
+        if missing := missing_for_encryption():
+            raise ProviderUnavailable(f"encrypted=True cannot be had: this machine lacks {missing[0]}", hint=missing[1])
+        pool = EncryptedPool(home())
+        if not pool.container.exists():
+            return "encrypted=True works: the first use makes an encrypted pool"
+        return (
+            "encrypted=True works: the pool is unlocked" if pool.ready() else "the encrypted pool is not unlocked yet"
+        )
+
+    return _attempt("encryption", look, required=False)
 
 
 def _landlock() -> Check:

@@ -143,7 +143,13 @@ def program(name: str) -> str:
     return path
 
 
-PACKAGES = {"nft": "nftables", "rm": "coreutils", "cp": "coreutils", "mkfs.btrfs": "btrfs-progs"}
+PACKAGES = {
+    "nft": "nftables",
+    "rm": "coreutils",
+    "cp": "coreutils",
+    "mkfs.btrfs": "btrfs-progs",
+    "mkfs.ext4": "e2fsprogs",
+}
 
 
 @cache

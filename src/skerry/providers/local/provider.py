@@ -66,6 +66,7 @@ class LocalProvider(
     """Sandboxes on this Linux machine, each in its own namespaces under crun or runc."""
 
     name = "local"
+    encrypts = True
     # No freezing: no process of Skerry runs at that moment, and the sandbox's own agent can only end it.
     on_timeout = frozenset({"stop", "destroy"})
 
@@ -257,8 +258,11 @@ class LocalProvider(
             raise
         return made[0].info()
 
-    async def create_volume(self, name: str, *, size: int | None, temporary: bool) -> VolumeInfo:
-        return await self._threads.work(self.engine.volumes.create, name, size=size, temporary=temporary)
+    async def create_volume(
+        self, name: str, *, size: int | None, temporary: bool, encrypted: bool = False
+    ) -> VolumeInfo:
+        create = partial(self.engine.volumes.create, name, size=size, temporary=temporary, encrypted=encrypted)
+        return await self._threads.work(create)
 
     async def get_volume(self, name: str) -> VolumeInfo:
         return await self._threads.look(self.engine.volumes.get, name)

@@ -71,6 +71,7 @@ class RemoteProvider(
     """Sandboxes of the server at `url`; without one, of SKERRY_URL or of what `skerry login` stored."""
 
     name = "remote"
+    encrypts = True
     on_timeout = frozenset({"stop", "destroy"})  # no provider behind a server can do more
 
     def __init__(self, url: str | None = None, *, api_key: str | None = None, project: str | None = None) -> None:
@@ -289,8 +290,10 @@ class RemoteProvider(
             self._holder.hold(made[0].id)
         return _mine(made[0])
 
-    async def create_volume(self, name: str, *, size: int | None, temporary: bool) -> VolumeInfo:
-        json = {"name": name, "size": size, "temporary": temporary}
+    async def create_volume(
+        self, name: str, *, size: int | None, temporary: bool, encrypted: bool = False
+    ) -> VolumeInfo:
+        json = {"name": name, "size": size, "temporary": temporary, "encrypted": encrypted}
         return await self._change("POST", "/v1/provider/volumes", VolumeInfo, json)
 
     async def get_volume(self, name: str) -> VolumeInfo:

@@ -1324,8 +1324,10 @@ class Volumes:
 
         `size` is the most it may hold. A `temporary` volume is deleted with the last sandbox that has it.
 
-        Raises Conflict for a taken name, Unsupported for a size that cannot be enforced, InvalidArgument, DiskFull;
-        Unsupported for `encrypted`, since no provider encrypts live disks yet.
+        The files of an `encrypted` one are encrypted on disk.
+
+        Raises Conflict for a taken name, Unsupported for a size that cannot be enforced or an encryption that cannot be
+        had, InvalidArgument, DiskFull, DiskLocked.
         """
         return run(self._inner.create(name, size=size, temporary=temporary, encrypted=encrypted))
 

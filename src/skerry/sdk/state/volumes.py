@@ -15,7 +15,7 @@ from skerry.core import (
     registry,
 )
 from skerry.core import Volumes as VolumeProvider
-from skerry.sdk.options import refuse_encrypted
+from skerry.sdk.options import check_encrypted
 
 
 class AsyncVolumes:
@@ -34,12 +34,16 @@ class AsyncVolumes:
 
         `size` is the most it may hold. A `temporary` volume is deleted with the last sandbox that has it.
 
-        Raises Conflict for a taken name, Unsupported for a size that cannot be enforced, InvalidArgument, DiskFull;
-        Unsupported for `encrypted`, since no provider encrypts live disks yet.
+        The files of an `encrypted` one are encrypted on disk.
+
+        Raises Conflict for a taken name, Unsupported for a size that cannot be enforced or an encryption that cannot be
+        had, InvalidArgument, DiskFull, DiskLocked.
         """
-        refuse_encrypted(encrypted)
+        check_encrypted(self._provider, encrypted)
         most = None if size is None else parse_size(size, "size")
-        return await self._provider.create_volume(check_volume_name(name), size=most, temporary=temporary)
+        return await self._provider.create_volume(
+            check_volume_name(name), size=most, temporary=temporary, encrypted=encrypted
+        )
 
     async def get(self, name: str, *, create: bool = False, size: int | str | None = None) -> VolumeInfo:
         """The volume with that name; with `create`, a missing one is made with that `size`.

@@ -37,6 +37,7 @@ async def inner_spec(context: Context, actor: Actor, project: Project, spec: San
         workdir=spec.workdir,
         idempotency_key=names.inner_key(project, spec.idempotency_key),
         isolation=spec.isolation,
+        encrypted=spec.encrypted,
     )
     if len(spec.template) > LONGEST or "\0" in spec.template or not spec.template:
         raise InvalidArgument("this is not the name of a template")

@@ -50,6 +50,7 @@ STATUS: dict[str, int] = {
     "OUT_OF_MEMORY": 422,
     "GIT_FAILED": 422,
     "IO_ERROR": 422,
+    "DISK_LOCKED": 423,
     "RATE_LIMITED": 429,
     "INTERNAL": 500,
     "SKERRY_ERROR": 500,

@@ -259,7 +259,7 @@ def test_a_layer_holds_whole_files_whatever_the_kernel_s_defaults(other_defaults
     with Sandbox.create(timeout=600) as sandbox:
         moved = "import os; os.chmod('/etc/passwd', 0o600); os.rename('/.skerry', '/elsewhere')"
         assert "Invalid cross-device link" in sandbox.exec(["python3", "-c", moved], user="root").stderr
-        copied = engine.changes.upper(sandbox.id) / "u/etc/passwd"
+        copied = engine.storage.uppers / sandbox.id / "u/etc/passwd"
         assert "trusted.overlay.metacopy" not in os.listxattr(copied)
         engine.exports.export(sandbox.id, io.BytesIO(), None, None)
 

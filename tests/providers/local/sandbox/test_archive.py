@@ -336,7 +336,7 @@ def test_a_tree_that_can_only_be_removed_in_part_is_never_taken_for_the_whole(
     before = sandbox.files.hash("data")
     sandbox.stop()
     due(engine, sandbox)
-    upper, storage = engine.changes.upper(sandbox.id), type(engine.storage)
+    upper, storage = engine.storage.uppers / sandbox.id, type(engine.storage)
     remove = storage.remove
 
     def half(self: object, path: Path) -> None:
@@ -394,7 +394,7 @@ def test_who_died_at_it_leaves_it_whole(engine: Engine, moment: str) -> None:
     sandbox.exec("head -c 100000 /dev/urandom > data", check=True)
     before = sandbox.files.hash("data")
     sandbox.stop()
-    upper, file = engine.changes.upper(sandbox.id), archive_file(engine, sandbox)
+    upper, file = engine.storage.uppers / sandbox.id, archive_file(engine, sandbox)
     fresh, _ = restoring_trees(upper)
     if moment == "stopped":
         engine.changes.begin(engine.store.read(sandbox.id), "archive")
@@ -476,7 +476,7 @@ class Disk:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, engine: Engine, sandbox: Sandbox) -> None:
         self.folder = engine.store.directory(sandbox.id)
         self._flushed: dict[int, tuple[int, int]] = {}
-        self._upper = engine.changes.upper(sandbox.id)
+        self._upper = engine.storage.uppers / sandbox.id
         self.upper = False
         fsync, flush = os.fsync, archive.flush
 
@@ -504,7 +504,7 @@ def test_nothing_is_removed_before_what_takes_its_place_is_on_disk(
     sandbox = create(engine)
     sandbox.exec("head -c 100000 /dev/urandom > data", check=True)
     before = sandbox.files.hash("data")
-    upper, file = engine.changes.upper(sandbox.id), archive_file(engine, sandbox)
+    upper, file = engine.storage.uppers / sandbox.id, archive_file(engine, sandbox)
     disk, seen = Disk(monkeypatch, engine, sandbox), list[tuple[str, State, bool]]()
     storage = type(engine.storage)
     remove, unlink = storage.remove, Path.unlink

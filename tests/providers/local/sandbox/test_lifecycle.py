@@ -355,14 +355,14 @@ def test_a_failed_sandbox_is_recovered_with_its_files(engine: Engine) -> None:
 def test_a_sandbox_whose_files_are_gone_stays_failed_until_it_is_reset(engine: Engine) -> None:
     sandbox = connect(engine, engine.create(SandboxSpec()).id)
     fail(engine, sandbox.id)
-    engine.storage.remove(engine.changes.upper(sandbox.id))
+    engine.storage.remove(engine.storage.uppers / sandbox.id)
     for _ in range(2):
         with pytest.raises(errors.Corrupted, match="missing"):
             sandbox.recover()
         assert engine.get(sandbox.id).state is State.FAILED
     assert sandbox.reset(hard=True).state is State.RUNNING
     sandbox.stop()
-    engine.storage.remove(engine.changes.upper(sandbox.id))
+    engine.storage.remove(engine.storage.uppers / sandbox.id)
     with pytest.raises(errors.Corrupted, match="missing"):
         sandbox.start()
     assert engine.get(sandbox.id).state is State.STOPPED

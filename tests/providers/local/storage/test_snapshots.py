@@ -325,8 +325,8 @@ def test_the_sweep_removes_what_nobody_needs_and_nothing_else(make: Callable[...
     dead = ProcessId(pid=2**22 - 1, start=1, boot="another")
     for each in (needed, unneeded, unfinished):
         snapshot_record.write(engine.store.snapshots / f"{each.id}.json", dataclasses.replace(each, lease=dead))
-    engine.storage.copy(engine.changes.upper(record.id), engine.snapshots.tree(unfinished.id))
-    engine.storage.copy(engine.changes.upper(record.id), engine.storage.kept / "sn-stray22222")
+    engine.storage.copy(engine.storage.uppers / record.id, engine.snapshots.tree(unfinished.id))
+    engine.storage.copy(engine.storage.uppers / record.id, engine.storage.kept / "sn-stray22222")
     Engine(engine.store.home).sweep()
     there = {needed.id, leased.id, wanted.id}
     assert {path.name for path in engine.storage.kept.iterdir()} == there
@@ -402,7 +402,7 @@ def test_a_restore_cut_short_is_finished_by_the_next_command(make: Callable[...,
     sandbox.files.write("/workspace/file", "old")
     made = take(engine, record)
     sandbox.files.write("/workspace/file", "new")
-    upper = engine.changes.upper(record.id)
+    upper = engine.storage.uppers / record.id
     fresh, old = restoring_trees(upper)
     record = engine.changes.begin(engine.store.read(record.id), "restore", state=State.RESTORING, target=made.id)
     engine.storage.copy(engine.snapshots.tree(made.id), fresh)
@@ -427,7 +427,7 @@ def test_a_restore_that_cannot_be_finished_keeps_the_files_there_were(make: Call
     record, sandbox = create(engine)
     made = take(engine, record)
     sandbox.files.write("/workspace/file", "precious")
-    upper = engine.changes.upper(record.id)
+    upper = engine.storage.uppers / record.id
     record = engine.changes.begin(engine.store.read(record.id), "restore", state=State.RESTORING, target=made.id)
     engine.changes.halt(record)
     upper.rename(restoring_trees(upper)[1])
@@ -457,9 +457,9 @@ def test_a_sandbox_that_does_not_run_is_snapshotted_and_restored_too(make: Calla
     assert engine.get(record.id).state is State.FAILED
     made = take(engine, record)
     assert made.env == {"A": "1"}
-    (engine.changes.upper(record.id) / "u/workspace/file").write_text("spoiled")
+    (engine.storage.uppers / record.id / "u/workspace/file").write_text("spoiled")
     assert engine.restore.to_snapshot(record.id, made.id).state is State.STOPPED
-    assert (engine.changes.upper(record.id) / "u/workspace/file").read_text() == "kept"
+    assert (engine.storage.uppers / record.id / "u/workspace/file").read_text() == "kept"
     copy = engine.create(SandboxSpec(snapshot=made.id))
     assert Sandbox.get(copy.id, provider=LocalProvider(engine)).files.read("/workspace/file") == b"kept"
 

@@ -321,7 +321,7 @@ def test_a_pool_unmounted_by_hand_under_a_running_sandbox_loses_nothing(ready: E
         with box(ready) as other:
             assert other.exec("echo fine").stdout == "fine\n"
         sandbox.files.write("after", b"3")
-        upper = ready.changes.upper(sandbox.id) / "u/workspace"
+        upper = ready.storage.uppers / sandbox.id / "u/workspace"
         assert {path.name: path.read_bytes() for path in upper.iterdir()} == {
             "before": b"1",
             "during": b"2",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 from skerry.core import InvalidArgument, Resources, Unsupported, check_least, check_most, human_size, limits
-from skerry.providers.local.home import Home
 from skerry.providers.local.limits.cgroup import Cgroups
 from skerry.providers.local.sandbox.record import Record
+from skerry.providers.local.storage.base import Storage
 
 LEAST_DISK = 1 << 20
 """Bytes that every sandbox can write."""
@@ -24,7 +24,7 @@ def merge(old: Resources, new: Resources) -> Resources:
     return dataclasses.replace(old, **given)
 
 
-def check_supported(asked: Resources, home: Home, *, within: str = "") -> None:
+def check_supported(asked: Resources, storage: Storage, *, within: str = "") -> None:
     """Raises Unsupported for a kind of limit that this provider or its storage does not have.
 
     `within` is what the name of the option begins with.
@@ -32,7 +32,7 @@ def check_supported(asked: Resources, home: Home, *, within: str = "") -> None:
     if asked.gpu is not None:
         raise Unsupported("the local provider has no GPUs", option=f"{within}gpu")
     if asked.disk is not None:
-        home.storage.require_limits(f"{within}disk")
+        storage.require_limits(f"{within}disk")
 
 
 def check_limits(wanted: Resources, cgroups: Cgroups) -> None:

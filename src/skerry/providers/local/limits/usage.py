@@ -24,7 +24,7 @@ class Meter:
             counters = self._cgroups.counters(record.id)
         except FileNotFoundError:
             raise SandboxNotFound(f"sandbox {record.id} has just ended") from None
-        used = self._home.storage.used(self._home.upper(record.id))
+        used = self._home.storage_of(encrypted=record.encrypted).used(self._home.upper(record))
         now = time.monotonic()
         started = record.started_at if record.started_at is not None else record.created_at
         seen, before = self._seen.get(record.id, (now - max(0.001, time.time() - started), 0.0))

@@ -65,10 +65,10 @@ class Archives:
         from skerry.archive import Key
 
         changes = self._changes
-        secret = Key(key) if key is not None else default_key()
         with changes.lock(sandbox_id, "archive") as (record, _):
             if record.state is State.ARCHIVED:
                 return record.info()
+            secret = Key(key) if key is not None else self._default_key(record)
             record = yield from self._stop.stopping(record, GRACE)
             return self._archive(record, secret, on_progress).info()
 
@@ -85,13 +85,29 @@ class Archives:
     def _file(self, record: Record) -> Path:
         return self._changes.store.directory(record.id) / "archive"
 
+    def _default_key(self, record: Record) -> Key | None:
+        """The key of SKERRY_ARCHIVE_KEY; of an encrypted sandbox, the one that lies in its pool.
+
+        Raises InvalidArgument, DiskLocked.
+        """
+        if record.encrypted:
+            self._changes.storage_of(record)
+            where = f"file:{self._changes.home.encrypted.archive_key}"
+        else:
+            where = os.environ.get(KEY_VARIABLE, "")
+        if not where:
+            return None
+        from skerry.archive import Key
+
+        return Key.of(where)
+
     # -- archive; the caller holds the lock
 
     def archive_due(self, record: Record) -> Record:
         """For the sweep: notes a failure in the record, since no caller waits for it."""
         failed_at = None
         try:
-            key = default_key()
+            key = self._default_key(record)
             failed_at = time.time()  # an attempt from here on reads all its files
             return self._archive(record, key)
         except (SkerryError, OSError) as error:
@@ -114,7 +130,7 @@ class Archives:
                 raise
             sealed = dataclasses.replace(record, sealed=key is not None, reason=None, archive_failed_at=None)
             record = changes.begin(sealed, "archive", state=State.ARCHIVED)
-            changes.storage.remove(changes.upper(record.id))
+            changes.storage_of(record).remove(changes.upper(record))
             return changes.finish(record, State.ARCHIVED, "archived")
 
     def _write(self, record: Record, file: Path, key: Key | None, on_progress: Progress | None = None) -> None:
@@ -127,7 +143,7 @@ class Archives:
         about = {"skerry": version("skerry"), "source": record.id}
         fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with open(fd, "r+b") as target:
-            layers = [self._changes.upper(record.id) / "u"]
+            layers = [self._changes.upper(record) / "u"]
             write_archive(target, about, layers, kind=COLD, key=key, on_progress=on_progress)
             target.flush()
             os.fsync(target.fileno())
@@ -146,7 +162,7 @@ class Archives:
         with typed_errors(self._changes.store.home):
             if record.state is State.ARCHIVED:
                 self._changes.save(record)  # the process that noted it may have died before it was on disk
-                self._changes.storage.remove(self._changes.upper(record.id))
+                self._changes.storage_of(record).remove(self._changes.upper(record))
                 self._changes.log(record, "archived")
             else:
                 self._discard(self._file(record))
@@ -157,6 +173,7 @@ class Archives:
     def bring_back(self, record: Record, key: bytes | None, on_progress: Progress | None = None) -> Record:
         """Give an archived sandbox its files back and leave it stopped. Raises as `unarchive` does."""
         changes, file = self._changes, self._file(record)
+        changes.storage_of(record)  # raises while its disk is locked
         with typed_errors(changes.store.home):
             with self._opened(record, file, key) as archive:
                 record = changes.begin(record, "unarchive", state=State.RESTORING)
@@ -187,7 +204,7 @@ class Archives:
                 hint="put it back, or destroy the sandbox",
             ) from None
         with source:
-            secret = Key(key) if key is not None else (default_key() if record.sealed else None)
+            secret = Key(key) if key is not None else (self._default_key(record) if record.sealed else None)
             if record.sealed and secret is None:
                 raise Unauthenticated(
                     f"sandbox {record.id} is archived with a key", hint=f"start(key=…), or set {KEY_VARIABLE}"
@@ -207,10 +224,10 @@ class Archives:
 
     def _unpack(self, record: Record, archive: Archive, on_progress: Progress | None) -> None:
         """Unpack the tree beside its place, then move it there. Raises Corrupted, DiskFull."""
-        changes, upper = self._changes, self._changes.upper(record.id)
+        upper, storage = self._changes.upper(record), self._changes.storage_of(record)
         fresh, _ = restoring_trees(upper)
         self._remove_trees(record)
-        changes.storage.create(fresh, None)  # no limit yet: files that once were within it must not fail at it now
+        storage.create(fresh, None)  # no limit yet: files that once were within it must not fail at it now
         for name in ("u", "w"):
             (fresh / name).mkdir(mode=0o755)
         fresh.chmod(0o755)
@@ -218,15 +235,15 @@ class Archives:
         if (limit := upper_limit(record)) is not None:
             flush(fresh)  # brings the accounts up to date
             # leave some room: overlayfs notes in each directory where it comes from before it can look into it
-            held = changes.storage.used(fresh) or 0
-            changes.storage.set_limit(fresh, max(limit, held + LEAST_DISK))
+            held = storage.used(fresh) or 0
+            storage.set_limit(fresh, max(limit, held + LEAST_DISK))
         fresh.rename(upper)
         flush(upper)
 
     def _remove_trees(self, record: Record) -> None:
-        upper = self._changes.upper(record.id)
+        upper, storage = self._changes.upper(record), self._changes.storage_of(record)
         for tree in (*restoring_trees(upper), upper):
-            self._changes.storage.remove(tree)
+            storage.remove(tree)
 
     def _recover_unarchive(self, record: Record) -> Record:
         with typed_errors(self._changes.store.home):
@@ -236,13 +253,3 @@ class Archives:
             self._changes.save(record)  # the process that noted it may have died before it was on disk
             self._file(record).unlink(missing_ok=True)
             return record
-
-
-def default_key() -> Key | None:
-    """The key of SKERRY_ARCHIVE_KEY. Raises InvalidArgument."""
-    where = os.environ.get(KEY_VARIABLE)
-    if not where:
-        return None
-    from skerry.archive import Key
-
-    return Key.of(where)

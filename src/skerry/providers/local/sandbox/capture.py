@@ -82,10 +82,11 @@ class Capture:
             if running:
                 with last_words.ended_is_failure(record.id):
                     dirty = changes.cgroups.dirty(record.id)
-                changes.storage.settle(dirty)  # before everything stands still, not during
+                changes.storage_of(record).settle(dirty)  # before everything stands still, not during
                 with last_words.ended_is_failure(record.id):
                     changes.cgroups.freeze(record.id)
-            changes.storage.copy(changes.upper(record.id), self._snapshots.tree(made.id), read_only=True)
+            tree = self._snapshots.tree(made.id)
+            changes.storage_of(record).copy(changes.upper(record), tree, read_only=True)
         finally:
             if running:
                 changes.cgroups.thaw(record.id)

@@ -77,8 +77,12 @@ class Changes:
 
     @property
     def storage(self) -> Storage:
-        """Where the files of the sandboxes are. Raises ProviderUnavailable, Corrupted."""
+        """Where the files are that nobody asked to encrypt. Raises ProviderUnavailable, Corrupted."""
         return self.home.storage
+
+    def storage_of(self, record: Record) -> Storage:
+        """Where the files of a sandbox are. Raises ProviderUnavailable, Corrupted, DiskLocked."""
+        return self.home.storage_of(encrypted=record.encrypted)
 
     @contextmanager
     def lock(self, sandbox_id: str, operation: str, *allowed: State) -> Iterator[tuple[Record, FileLock]]:
@@ -182,9 +186,10 @@ class Changes:
         self.halt(record)
         # A sandbox can be removed without its storage; the sweep finds its files when the storage is back.
         with log_and_continue(f"the files of sandbox {record.id}"):
-            for tree in (self.upper(record.id), *restoring_trees(self.upper(record.id))):
-                self.storage.remove(tree)
             self.remove_words(record.id)
+            upper, storage = self.upper(record), self.storage_of(record)
+            for tree in (upper, *restoring_trees(upper)):
+                storage.remove(tree)
         self.store.forget(record)
         with log_and_continue(f"what only sandbox {record.id} needed"):
             used = snapshots_in((*record.lowers, *((record.seed,) if record.seed else ())))
@@ -204,7 +209,7 @@ class Changes:
     def _disk(self, record: Record) -> launch.Disk:
         return launch.Disk(
             lowers=tuple(self.store.home / layer for layer in record.lowers),
-            upper=self.upper(record.id),
+            upper=self.upper(record),
             words=self.store.words(record.id),
             make=lambda: self.make_upper(record),
             make_words=lambda: self._make_words(record.id),
@@ -213,25 +218,25 @@ class Changes:
 
     def _room_to_start(self, record: Record, upper: Path) -> AbstractContextManager[None]:
         """Extend a full layer: overlayfs makes its own directory at every start, or the root is read-only."""
-        return self.storage.extended(upper, upper_limit(record)) if upper.exists() else nullcontext()
+        return self.storage_of(record).extended(upper, upper_limit(record)) if upper.exists() else nullcontext()
 
     def make_upper(self, record: Record) -> None:
         """Make the writable layer a sandbox begins with, unless there is one. Raises DiskFull, OSError."""
-        upper = self.upper(record.id)
+        upper, storage = self.upper(record), self.storage_of(record)
         if upper.exists():
             return
         limit = upper_limit(record)
         if record.seed is not None:
-            self.storage.copy(self.store.home / record.seed, upper, limit=limit)
+            storage.copy(self.store.home / record.seed, upper, limit=limit)
             return
-        self.storage.create(upper, limit)
+        storage.create(upper, limit)
         for name in ("u", "w"):
             (upper / name).mkdir(mode=0o755)
         upper.chmod(0o755)
 
     def require_files(self, record: Record) -> None:
         """Raises Corrupted if some of a sandbox's files are missing, rather than start it empty."""
-        needed = [self.upper(record.id) / "u", *(self.store.home / layer for layer in record.lowers)]
+        needed = [self.upper(record) / "u", *(self.store.home / layer for layer in record.lowers)]
         for path in needed:
             if not path.is_dir():
                 raise Corrupted(

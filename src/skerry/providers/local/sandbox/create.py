@@ -52,6 +52,7 @@ class Creation:
             asked = records.digest(spec)
             if known := self._known(spec.idempotency_key, asked):
                 return known  # even if what it was made from is gone by now
+        spec = self.placed(spec)
         granted = self.grant(spec)
         if spec.secrets_of is not None:
             theirs = self._changes.store.read(spec.secrets_of).spec.secrets
@@ -62,10 +63,31 @@ class Creation:
             self._volumes.check(spec, host=base.host)
             return self._create(dataclasses.replace(_new_record(spec, granted, which[0], base), asked=asked))
 
+    def placed(self, spec: SandboxSpec) -> SandboxSpec:
+        """`spec`, with whether the sandbox's disk is encrypted; then the encrypted pool is there.
+
+        Raises Unsupported, SnapshotNotFound, DiskLocked.
+        """
+        encrypted = spec.encrypted is True
+        if spec.snapshot is not None:
+            source = self._snapshots.find(spec.snapshot)
+            encrypted = source.encrypted
+            if spec.encrypted not in (None, encrypted):
+                what = "encrypted" if encrypted else "not encrypted"
+                raise Unsupported(
+                    f"snapshot {source.id} is {what}, and so is what begins with it",
+                    option="encrypted",
+                    hint=f"export it, then create(import_state=…, encrypted={spec.encrypted})",
+                )
+        if encrypted:
+            self._changes.home.encrypted.make()
+        return dataclasses.replace(spec, encrypted=encrypted)
+
     def grant(self, spec: SandboxSpec) -> Resources:
         """The limits a sandbox gets. Raises Unsupported, QuotaExceeded."""
-        asked, allowed, home = spec.resources, limits(), self._changes.home
-        check_supported(asked, home, within="resources.")
+        asked, allowed = spec.resources, limits()
+        storage = self._changes.home.storage_of(encrypted=spec.encrypted is True)
+        check_supported(asked, storage, within="resources.")
         if spec.isolation not in (None, "container"):
             raise Unsupported(f"the isolation level {spec.isolation!r} is not available here", option="isolation")
         if spec.on_timeout == "pause":
@@ -79,7 +101,7 @@ class Creation:
         granted = Resources(
             cpu=asked.cpu if asked.cpu is not None else min(allowed.cpu, allowed.max_cpu),
             memory=asked.memory if asked.memory is not None else min(allowed.memory, allowed.max_memory),
-            disk=asked.disk if asked.disk is not None else home.storage.default_limit(),
+            disk=asked.disk if asked.disk is not None else storage.default_limit(),
             pids=asked.pids if asked.pids is not None else min(allowed.pids, allowed.max_pids),
         )
         check_limits(granted, self._changes.cgroups)

@@ -349,7 +349,7 @@ class Store:
         return {link: folder for link, folder in held.items() if self._deleted(link, folder)}
 
     def _deleted(self, link: Path, folder: Path) -> bool:
-        """Whether a folder is gone, and not only out of sight: a service with PrivateTmp has mounts of its own."""
+        """Whether a folder is gone, and not only out of sight: a service with PrivateTmp has its own mounts."""
         if folder.is_dir():
             return False
         view = _target(self.views / link.name)
@@ -361,7 +361,7 @@ def _mount_namespace() -> str:
 
 
 def _may_exist(namespace: str) -> bool:
-    """Whether a process may be in this mount namespace. In a process namespace of its own nobody sees them all."""
+    """Whether a process may be in this mount namespace. Inside another process namespace nobody sees them all."""
     if os.readlink("/proc/self/ns/pid") != FIRST_PROCESSES:
         return True
     for process in Path("/proc").glob("[0-9]*/ns/mnt"):

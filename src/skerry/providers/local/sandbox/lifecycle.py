@@ -29,8 +29,7 @@ from skerry.providers.local.sandbox.stop import Stop
 from skerry.providers.local.steps import Steps, complete
 from skerry.providers.local.storage.bases import Base, find_base
 from skerry.providers.local.storage.layers import Templates
-
-SNAPSHOT_LAYERS = "pool/snapshots/"
+from skerry.providers.local.storage.snapshots import snapshots_in
 
 
 class Lifecycle:
@@ -123,6 +122,7 @@ class Lifecycle:
         """
         changes = self._changes
         with changes.lock(sandbox_id, "reset") as (record, lock):
+            changes.storage_of(record)  # raises while its disk is locked
             how = "hard" if hard else "soft"
             record = self._wipe(changes.begin(record, "reset", state=State.RESTORING, how=how))
             return self._start(record, lock, "reset", "reset").info()
@@ -187,15 +187,16 @@ class Lifecycle:
 
     def _check(self, record: Record, wanted: RestartChanges) -> Base | None:
         """Check that `wanted` can be done; returns the base of a new template. Raises as `restart` does."""
+        storage = self._changes.storage_of(record)
         if wanted.resources is not None:
-            check_supported(wanted.resources, self._changes.home)
+            check_supported(wanted.resources, storage)
             check_limits(wanted.resources, self._changes.cgroups)
         for name in wanted.env or {}:
             if name in record.spec.secrets:
                 raise InvalidArgument(f"{name} is a secret of the sandbox, which no variable can replace")
         if wanted.template is None:
             return None
-        if any(layer.startswith(SNAPSHOT_LAYERS) for layer in record.lowers):
+        if snapshots_in(record.lowers):
             raise Conflict(
                 f"sandbox {record.id} was made from a snapshot of the template {record.spec.template!r}",
                 hint="create a new sandbox from the other template and copy the files",
@@ -205,18 +206,18 @@ class Lifecycle:
     def _limit_disk(self, record: Record) -> None:
         """Set the limit of the sandbox's writable layer, which a restart may have changed."""
         changes, limit = self._changes, record.limits.disk
-        if limit is not None and changes.upper(record.id).exists():
-            changes.storage.set_limit(changes.upper(record.id), max(0, limit - record.inherited))
+        if limit is not None and changes.upper(record).exists():
+            changes.storage_of(record).set_limit(changes.upper(record), max(0, limit - record.inherited))
 
     def _wipe(self, record: Record) -> Record:
         """End every process, forget changed variables and, for a hard reset, files; then check that they are gone."""
         changes = self._changes
-        first, upper = record.init, changes.upper(record.id)
+        first, upper = record.init, changes.upper(record)
         record = dataclasses.replace(self._stop.halt(record), env=None)
         if (first is not None and first.alive()) or changes.cgroups.exists(record.id):
             raise SandboxFailed(f"processes of sandbox {record.id} have outlived its reset")
         if record.pending_data["how"] == "hard":
-            changes.storage.remove(upper)
+            changes.storage_of(record).remove(upper)
             changes.make_upper(record)
             if record.seed is None and os.listdir(upper / "u"):
                 raise Corrupted(f"files of sandbox {record.id} have outlived its reset", hint=f"see {upper}")

@@ -30,9 +30,9 @@ from skerry.core import (
 )
 from skerry.providers.local.host import ProcessId, boot_id, boottime
 
-VERSION = 3
+VERSION = 4
 """Raised with every new field, so that an older version refuses the record instead of misreading it."""
-READS = (2, VERSION)
+READS = (2, 3, VERSION)
 
 
 class Record(Model):
@@ -91,6 +91,11 @@ class Record(Model):
         return plain_name(self.spec.name, self.spec.labels)
 
     @property
+    def encrypted(self) -> bool:
+        """Whether its own layer is in the encrypted pool."""
+        return self.spec.encrypted is True
+
+    @property
     def alive(self) -> bool:
         return self.init is not None and self.init.alive()
 
@@ -139,6 +144,7 @@ class Record(Model):
             labels=dict(spec.labels),
             env_names=tuple({**spec.env, **spec.secrets}),
             leased_to=self.lease.pid if self.lease else None,
+            encrypted=self.encrypted,
             reason=self.reason,
             snapshot=self.snapshot,
             volumes=spec.volumes,
@@ -158,6 +164,8 @@ def digest(spec: SandboxSpec) -> str:
     asked = plain(spec)
     if spec.on_timeout is None:
         del asked["on_timeout"]  # digests in records that are older than this option stay valid
+    if spec.encrypted is None:
+        del asked["encrypted"]
     return hashlib.sha256(json.dumps(asked, default=plain, sort_keys=True).encode()).hexdigest()
 
 

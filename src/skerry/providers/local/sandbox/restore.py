@@ -11,7 +11,6 @@ import dataclasses
 import errno
 import time
 from contextlib import suppress
-from pathlib import Path
 
 from skerry.core import Conflict, DiskFull, QuotaExceeded, SkerryError, State
 from skerry.providers.local.locks import FileLock
@@ -50,7 +49,7 @@ class Restore:
             try:
                 restored = self._exchange(record, kept)
             except OSError as error:
-                self._put_back(changes.upper(sandbox_id))
+                self._put_back(record)
                 self._run_again(record, lock, before)
                 if error.errno in (errno.ENOSPC, errno.EDQUOT):
                     raise DiskFull(f"no room to restore sandbox {sandbox_id}", errno=error.errno) from error
@@ -84,6 +83,11 @@ class Restore:
                 f"snapshot {kept.id} is of the template {kept.template!r}, not of {record.spec.template!r}",
                 hint=f"create a sandbox from it: create(snapshot={kept.id!r})",
             )
+        if record.encrypted != kept.encrypted:
+            raise Conflict(
+                f"snapshot {kept.id} is {_how(kept.encrypted)}, but sandbox {record.id} is {_how(record.encrypted)}",
+                hint=f"create a sandbox from it: create(snapshot={kept.id!r})",
+            )
         if record.limits.disk is not None and kept.total > record.limits.disk:
             raise QuotaExceeded(
                 f"snapshot {kept.id} holds {kept.total} bytes, above the disk limit of {record.limits.disk}",
@@ -93,20 +97,21 @@ class Restore:
     def _make(self, record: Record, kept: Kept) -> None:
         """Make the new tree beside the old one. Raises DiskFull, OSError; nothing of the new tree is left then."""
         changes = self._changes
-        fresh, _ = restoring_trees(changes.upper(record.id))
+        fresh, _ = restoring_trees(changes.upper(record))
+        storage = changes.storage_of(record)
         limit = None if record.limits.disk is None else record.limits.disk - kept.inherited
         try:
-            changes.storage.remove(fresh)
-            changes.storage.copy(self._snapshots.tree(kept.id), fresh, limit=limit)
+            storage.remove(fresh)
+            storage.copy(self._snapshots.tree(kept.id), fresh, limit=limit)
         except BaseException:
-            changes.storage.remove(fresh)
+            storage.remove(fresh)
             raise
 
     def _exchange(self, record: Record, kept: Kept) -> Record:
         """Put the new tree in the place of the old one; the sandbox has no process."""
-        upper = self._changes.upper(record.id)
+        upper = self._changes.upper(record)
         fresh, old = restoring_trees(upper)
-        storage = self._changes.storage
+        storage = self._changes.storage_of(record)
         if upper.exists():
             storage.remove(old)
             upper.rename(old)
@@ -135,7 +140,7 @@ class Restore:
                 self._make(record, kept)
                 record = self._exchange(record, kept)
         except (SkerryError, OSError) as error:
-            self._put_back(changes.upper(record.id))
+            self._put_back(record)
             reason = f"its restore was interrupted and cannot be finished: {error}"[:600]
             failed = dataclasses.replace(record, state=State.FAILED, reason=reason)
             return changes.save(failed, error_event("failed", failed))
@@ -144,12 +149,17 @@ class Restore:
         now = time.time()
         return dataclasses.replace(record, state=State.STOPPED, stopped_at=now, last_active_at=now, reason=reason)
 
-    def _put_back(self, upper: Path) -> None:
+    def _put_back(self, record: Record) -> None:
         """Put the old tree back in its place and remove the new one, which also makes room for a name."""
+        upper = self._changes.upper(record)
         fresh, old = restoring_trees(upper)
-        self._changes.storage.remove(fresh)
+        self._changes.storage_of(record).remove(fresh)
         if old.exists() and not upper.exists():
             old.rename(upper)
+
+
+def _how(encrypted: bool) -> str:
+    return "encrypted" if encrypted else "not encrypted"
 
 
 def _settled(record: Record) -> Record:

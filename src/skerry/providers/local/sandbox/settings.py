@@ -43,11 +43,12 @@ class Settings:
     def set_limits(self, sandbox_id: str, wanted: Resources) -> SandboxInfo:
         """Raises Unsupported, QuotaExceeded, InvalidArgument."""
         changes = self._changes
-        check_supported(wanted, changes.home)
+        record = self._lookup.running(sandbox_id)
+        check_supported(wanted, changes.storage_of(record))
         check_limits(wanted, changes.cgroups)
-        self._lookup.running(sandbox_id)
         with changes.lock(sandbox_id, "change") as (record, _):
             changes.cgroups.set_limits(sandbox_id, wanted)
             if wanted.disk is not None:
-                changes.storage.set_limit(changes.upper(sandbox_id), max(0, wanted.disk - record.inherited))
+                left = max(0, wanted.disk - record.inherited)
+                changes.storage_of(record).set_limit(changes.upper(record), left)
             return changes.save(dataclasses.replace(record, limits=merge(record.limits, wanted))).info()

@@ -64,24 +64,28 @@ class Sweep:
             self._homeless()
         with log_and_continue("pools of deleted homes"):
             release_lost_pools()
+        with log_and_continue("half of an encrypted pool"):
+            self._changes.home.encrypted.sweep_mounts()
         with log_and_continue("stale network devices"):
             network.tidy()
         self._storage()
         return swept
 
     def _storage(self) -> None:
-        storage = self._changes.storage
-        for tree in [*storage.uppers.iterdir(), *storage.words.iterdir()]:
-            sandbox_id = tree.name.partition("~")[0]  # of a restore: see restoring_trees
-            # a folder is made before its trees and removed after them
-            if is_sandbox_id(sandbox_id) and not self._store.directory(sandbox_id).exists():
-                with log_and_continue(f"the files of sandbox {sandbox_id}"):
-                    storage.remove(tree)
+        storages = self._changes.home.open_storages()
+        for storage in storages:
+            for tree in [*storage.uppers.iterdir(), *storage.words.iterdir()]:
+                sandbox_id = tree.name.partition("~")[0]  # of a restore: see restoring_trees
+                # a folder is made before its trees and removed after them
+                if is_sandbox_id(sandbox_id) and not self._store.directory(sandbox_id).exists():
+                    with log_and_continue(f"the files of sandbox {sandbox_id}"):
+                        storage.remove(tree)
         for what, sweep in self._storage_sweeps.items():
             with log_and_continue(what):
                 sweep()
-        with log_and_continue("accounts of what was removed"):
-            storage.sweep()
+        for storage in storages:
+            with log_and_continue("accounts of what was removed"):
+                storage.sweep()
 
     def _homeless(self) -> None:
         """End sandboxes whose folder is gone because somebody deleted their home; then free their id ranges."""

@@ -17,15 +17,15 @@ _LOOK_AT_KERNEL_LOG = "`dmesg` says why"
 
 
 class Storage(ABC):
-    """The trees of one SKERRY_HOME."""
+    """The trees of one SKERRY_HOME, or those of them that are encrypted."""
 
     kind: str
     snapshots: SnapshotKind
     """What a snapshot here is."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, root: str = "pool") -> None:
         self.home = home
-        self.root = home / "pool"
+        self.root = home / root
         self.uppers = self.root / "uppers"
         self.kept = self.root / "snapshots"
         self.volumes = self.root / "volumes"

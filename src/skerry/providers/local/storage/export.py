@@ -41,6 +41,7 @@ from skerry.providers.local.sandbox.record import Record
 from skerry.providers.local.storage import export_manifest
 from skerry.providers.local.storage.base import flush, typed_errors
 from skerry.providers.local.storage.bases import Base, find_base
+from skerry.providers.local.storage.choose import Storage
 from skerry.providers.local.storage.export_manifest import StateFile
 from skerry.providers.local.storage.layers import Templates
 from skerry.providers.local.storage.snapshot_record import Kept
@@ -117,7 +118,7 @@ class Exports:
             snapshots.release([made.id])
 
     def _layers(self, kept: Kept) -> list[str]:
-        return [self._snapshots.layer(snapshot_id) for snapshot_id in (kept.id, *snapshots_in(kept.lowers))]
+        return [self._snapshots.layer(kept), *(layer for layer in kept.lowers if snapshots_in([layer]))]
 
     def _chosen(self, record: Record) -> Resources:
         """The limits that differ from those a sandbox gets by itself."""
@@ -155,15 +156,17 @@ class Exports:
                 raise Unsupported(
                     f"the file has {archive.manifest.layers} layers, more than {MOST_LAYERS + 1}", option="import_state"
                 )
+            spec = self._creation.placed(spec)
+            storage = self._home.storage_of(encrypted=spec.encrypted is True)
             with self._templates.using():  # until a record names the template
                 base = self._base(about, spec)
                 spec = _completed(spec, about, base)
                 room = self._creation.grant(spec).disk or limits().max_disk
                 self._volumes.check(spec, host=base.host)
                 self._home.store.require_free(spec)
-                made = self._announce(archive.manifest.layers, about, base)
+                made = self._announce(archive.manifest.layers, about, base, spec.encrypted is True)
             try:
-                self._unpack(archive, made, room, on_progress)
+                self._unpack(archive, made, storage, room, on_progress)
                 return self._creation.create(dataclasses.replace(spec, snapshot=made[0].id))
             finally:
                 self._snapshots.release([kept.id for kept in made])
@@ -179,7 +182,7 @@ class Exports:
                 hint="build that template first, or name an equal one",
             ) from error
 
-    def _announce(self, count: int, about: StateFile, base: Base) -> list[Kept]:
+    def _announce(self, count: int, about: StateFile, base: Base, encrypted: bool) -> list[Kept]:
         """Write a record for each layer, topmost first, with those below it. Raises DiskFull; then there is none."""
         made = list[Kept]()
         lowers = base.layers
@@ -192,7 +195,8 @@ class Exports:
                     sandbox_id="",
                     parent=None,
                     created_at=time.time(),
-                    kind=self._home.storage.snapshots,
+                    kind=self._home.storage_of(encrypted=encrypted).snapshots,
+                    encrypted=encrypted,
                     size=None,
                     template=base.template,
                     user=about.user,
@@ -206,17 +210,19 @@ class Exports:
                 )
                 self._snapshots.add(announced)
                 made.insert(0, announced)
-                lowers = (self._snapshots.layer(announced.id), *lowers)
+                lowers = (self._snapshots.layer(announced), *lowers)
         except BaseException:
             self._snapshots.release([kept.id for kept in made])
             raise
         return made
 
-    def _unpack(self, archive: Archive, made: list[Kept], room: int, on_progress: Progress | None) -> None:
+    def _unpack(
+        self, archive: Archive, made: list[Kept], storage: Storage, room: int, on_progress: Progress | None
+    ) -> None:
         """Fill the trees, which makes them snapshots. Raises as `Archive.unpack` does."""
         trees = [self._snapshots.tree(kept.id) for kept in made]
         for tree in trees:
-            self._make_tree(tree, room)
+            _make_tree(storage, tree, room)
         try:
             archive.unpack([tree / "u" for tree in trees], limits=Limits(max_bytes=room), on_progress=on_progress)
         except DiskFull as error:
@@ -225,20 +231,20 @@ class Exports:
             raise QuotaExceeded(
                 f"the file holds more than the disk limit of {room} bytes", hint="ask for a larger disk"
             ) from error
-        if self._home.storage.snapshots == "disk":
+        if storage.snapshots == "disk":
             flush(trees[0])  # brings the accounts up to date
         below = 0
         for kept, tree in zip(reversed(made), reversed(trees), strict=True):
-            size = self._home.storage.used(tree)
+            size = storage.used(tree)
             self._snapshots.add(dataclasses.replace(kept, size=size, inherited=below, ready=True))
             below += size or 0
 
-    def _make_tree(self, tree: Path, room: int) -> None:
-        storage = self._home.storage
-        storage.create(tree, room if storage.default_limit() is not None else None)
-        with typed_errors(storage.home):
-            for name in ("u", "w"):
-                (tree / name).mkdir(mode=0o755)
+
+def _make_tree(storage: Storage, tree: Path, room: int) -> None:
+    storage.create(tree, room if storage.default_limit() is not None else None)
+    with typed_errors(storage.home):
+        for name in ("u", "w"):
+            (tree / name).mkdir(mode=0o755)
 
 
 def _about(kept: Kept, record: Record | None, resources: Resources) -> StateFile:

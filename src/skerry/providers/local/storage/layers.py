@@ -22,7 +22,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from skerry.core import SANDBOX, BuiltTemplate, Conflict, DiskFull, InvalidArgument, State, TemplateNotFound, plain
+from skerry.core import (
+    SANDBOX,
+    BuiltTemplate,
+    Conflict,
+    DiskFull,
+    InvalidArgument,
+    State,
+    TemplateNotFound,
+    Unsupported,
+    plain,
+)
 from skerry.providers.local.locks import FileLock
 from skerry.providers.local.sandbox.changes import Changes
 from skerry.providers.local.storage import bases
@@ -90,8 +100,12 @@ class Templates:
         changes = self._changes
         target = changes.storage.layers / _checked(digest)
         with changes.lock(sandbox_id, "make a layer of", State.RUNNING) as (record, _):
+            if record.encrypted:
+                raise Unsupported(
+                    "templates are not encrypted, so no encrypted sandbox can become one", option="encrypted"
+                )
             record = changes.halt(record)
-            upper = changes.upper(sandbox_id)
+            upper = changes.upper(record)
             try:
                 with typed_errors(changes.store.home):
                     if directory is not None:

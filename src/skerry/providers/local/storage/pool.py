@@ -32,6 +32,7 @@ _RESERVE = 16 << 20
 """Bytes to keep free on the disk under a pool: when it is full, the whole pool fails, so nothing new begins before."""
 _START_ROOM = 4 << 20
 """What a sandbox may take beyond its limit while it starts."""
+_CHECKS = {"btrfs": "btrfs check", "ext4": "fsck.ext4 -n"}
 _SWEEP_EVERY = 64
 _SWEEP_MOST = 256
 
@@ -42,8 +43,8 @@ class BtrfsStorage(Storage):
     kind = "btrfs"
     snapshots: SnapshotKind = "disk"
 
-    def __init__(self, home: Path) -> None:
-        super().__init__(home)
+    def __init__(self, home: Path, root: str = "pool") -> None:
+        super().__init__(home, root)
         self._gone = self.root / "gone"
         self._limits: bool | None = None
         self._removed = 0
@@ -146,8 +147,8 @@ class PoolStorage(BtrfsStorage):
 
     kind = "pool"
 
-    def __init__(self, home: Path) -> None:
-        super().__init__(home)
+    def __init__(self, home: Path, root: str = "pool") -> None:
+        super().__init__(home, root)
         self.image = home / "pool.img"
 
     def ready(self) -> bool:
@@ -166,11 +167,11 @@ class PoolStorage(BtrfsStorage):
             if not self.image.exists():
                 self._release_deleted()
             elif _is_read_only(self.root):  # the kernel stops writing after an error; an unused pool can start afresh
-                _run("umount", str(self.root))
+                run("umount", str(self.root))
         if not os.path.ismount(self.root):
             self._mount()
         if os.statvfs(self.root).f_flag & _SAFE != _SAFE:  # mounted by an older Skerry
-            _run("mount", "-o", "remount,bind,noatime,nosuid,nodev", str(self.root))
+            run("mount", "-o", "remount,bind,noatime,nosuid,nodev", str(self.root))
         if _is_read_only(self.root):
             raise ProviderUnavailable(
                 f"the storage pool {self.image} has become read-only: its disk was full, or an error was found",
@@ -200,7 +201,7 @@ class PoolStorage(BtrfsStorage):
                 f"{self.image} was deleted while it was in use: its files are lost when {self.root} is unmounted",
                 hint=f"copy what you need out of {self.root}, then `skerry storage unmount` and remove {self.home}",
             )
-        _run("umount", str(self.root))  # the whole home was deleted, and this one is new
+        run("umount", str(self.root))  # the whole home was deleted, and this one is new
 
     def _mount(self) -> None:
         self.root.mkdir(mode=0o700, exist_ok=True)
@@ -210,22 +211,17 @@ class PoolStorage(BtrfsStorage):
                     f"{self.image} is missing: it held the files of every sandbox, snapshot and volume",
                     hint=f"put it back, or remove {self.home} to start with an empty one",
                 )
-            self._make()
-        _run("mount", "-t", "btrfs", "-o", _MOUNT_OPTIONS, str(self.image), str(self.root))
+            self._make_pool(pool_size(self.home))
+        run("mount", "-t", "btrfs", "-o", _MOUNT_OPTIONS, str(self.image), str(self.root))
 
-    def _make(self) -> None:
+    def _make_pool(self, size: int) -> None:
+        mixed = ["--mixed"] if size < _SMALL_POOL else []
+        options = ("-n", _NODE_SIZE, "-d", "single", "-m", "single")
         fresh = self.image.with_suffix(".new")
-        fresh.unlink(missing_ok=True)
         try:
             with typed_errors(self.home):
-                fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-                try:
-                    os.ftruncate(fd, pool_size(self.home))
-                finally:
-                    os.close(fd)
-            mixed = ["--mixed"] if fresh.stat().st_size < _SMALL_POOL else []
-            _run("mkfs.btrfs", "-q", *mixed, "-n", _NODE_SIZE, "-d", "single", "-m", "single", str(fresh))
-            fresh.rename(self.image)
+                make_image(fresh, size, "mkfs.btrfs", "-q", *mixed, *options)
+                fresh.rename(self.image)
         finally:
             fresh.unlink(missing_ok=True)
 
@@ -253,7 +249,7 @@ class PoolStorage(BtrfsStorage):
         with self.lock():
             mounted = os.path.ismount(self.root)
             if mounted:
-                _run("umount", str(self.root))
+                run("umount", str(self.root))
             return mounted
 
 
@@ -261,17 +257,21 @@ def release_lost_pools() -> None:
     """Unmount the pools of SKERRY_HOMEs that somebody has deleted, once no sandbox uses them."""
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         before, _, after = line.partition(" - ")
-        if not after.startswith("btrfs /dev/loop"):
+        kind, device = after.split()[:2]
+        if kind not in ("btrfs", "ext4") or not device.startswith("/dev/loop"):
             continue
         place = Path(before.split()[4].encode().decode("unicode_escape"))
-        backing = Path("/sys/block", after.split()[1].removeprefix("/dev/"), "loop/backing_file")
+        backing = Path("/sys/block", device.removeprefix("/dev/"), "loop/backing_file")
         try:
-            deleted = backing.read_text().strip().endswith("/pool.img (deleted)")
+            file, deleted, _ = backing.read_text().strip().partition(" (deleted)")
         except OSError:
             continue  # it has just been detached
         # if the home still exists, its owner may want to save files from the pool
-        if deleted and not (place.parent / "storage").exists():
-            subprocess.run([program("umount"), str(place)], stdin=subprocess.DEVNULL, capture_output=True)
+        if not deleted or (place.parent / "storage").exists():
+            continue
+        lies_within = {"pool.img": (), "encrypted.img": ("encrypted",), "encrypted.new": ()}
+        for name in (*lies_within.get(Path(file).name, ()), place.name):
+            subprocess.run([program("umount"), str(place.parent / name)], stdin=subprocess.DEVNULL, capture_output=True)
 
 
 def missing_for_pool() -> str | None:
@@ -304,11 +304,22 @@ def pool_size(home: Path) -> int:
     return size & ~0xFFFF
 
 
+def make_image(path: Path, size: int, *command: str) -> None:
+    """Make a sparse file and, by this command, a file system in it. Raises OSError, DiskFull, ProviderUnavailable."""
+    path.unlink(missing_ok=True)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        os.ftruncate(fd, size)
+    finally:
+        os.close(fd)
+    run(*command, str(path))
+
+
 def _is_read_only(path: Path) -> bool:
     return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
 
 
-def _run(name: str, *arguments: str) -> None:
+def run(name: str, *arguments: str) -> None:
     done = subprocess.run([program(name), *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode == 0:
         return
@@ -318,6 +329,6 @@ def _run(name: str, *arguments: str) -> None:
     if name == "mount" and ("wrong fs type" in said or "superblock" in said or "Input/output" in said):
         raise Corrupted(
             f"the storage pool cannot be mounted: {said}",
-            hint=f"`btrfs check {arguments[-2]}` says what is wrong, and changes nothing",
+            hint=f"`{_CHECKS[arguments[1]]} {arguments[-2]}` says what is wrong, and changes nothing",
         )
     raise ProviderUnavailable(f"{name} failed: {said}", hint="run `skerry doctor`")

@@ -19,7 +19,8 @@ from skerry.core import (
 )
 from skerry.providers.local.host import ProcessId
 
-VERSION = 1
+VERSION = 2
+READS = (1, VERSION)
 
 
 class Kept(Model):
@@ -52,6 +53,8 @@ class Kept(Model):
     """Whether its tree is complete."""
     lease: ProcessId | None = None
     """The process that makes it, or that is about to use a hidden one."""
+    encrypted: bool = False
+    """Whether its tree is in the encrypted pool."""
 
     @property
     def leased(self) -> bool:
@@ -75,6 +78,7 @@ class Kept(Model):
             template=self.template,
             env_names=tuple(self.env),
             workdir=self.workdir,
+            encrypted=self.encrypted,
         )
 
 
@@ -87,7 +91,7 @@ def read(path: Path) -> Kept:
     """Raises FileNotFoundError, NewerVersion, or Corrupted when the file is not a snapshot's record."""
     data = path.read_bytes()
     try:
-        return read_record(Kept, data, (VERSION,))
+        return read_record(Kept, data, READS)
     except NewerVersion as error:
         raise NewerVersion(f"the record of snapshot {path.stem} is from a newer version of Skerry ({error})") from None
     except InvalidArgument as error:

@@ -25,6 +25,7 @@ from skerry.core import (
     Conflict,
     Corrupted,
     DiskFull,
+    DiskLocked,
     NewerVersion,
     SnapshotNotFound,
     is_snapshot_id,
@@ -37,6 +38,7 @@ from skerry.providers.local.log import log_and_continue
 from skerry.providers.local.sandbox.record import Record
 from skerry.providers.local.storage import snapshot_record
 from skerry.providers.local.storage.bases import Base
+from skerry.providers.local.storage.choose import Storage
 from skerry.providers.local.storage.snapshot_record import Kept
 
 MOST_LAYERS = 16
@@ -59,12 +61,25 @@ class Snapshots:
     def _path(self, snapshot_id: str) -> Path:
         return self._directory / f"{snapshot_id}.json"
 
-    def tree(self, snapshot_id: str) -> Path:
-        return self._home.storage.kept / snapshot_id
+    def _storage(self, snapshot_id: str) -> Storage:
+        """Where a snapshot is; of one without a record, where its tree is."""
+        record = self.recorded(snapshot_id)
+        if record is not None:
+            return self._home.storage_of(encrypted=record.encrypted)
+        found = (each for each in self._home.open_storages() if (each.kept / snapshot_id).exists())
+        return next(found, self._home.storage)
 
-    def layer(self, snapshot_id: str) -> str:
+    def tree(self, snapshot_id: str) -> Path:
+        """Raises DiskLocked, ProviderUnavailable, Corrupted."""
+        return self._storage(snapshot_id).kept / snapshot_id
+
+    def directory(self, record: Kept) -> str:
+        """Its tree, relative to SKERRY_HOME."""
+        return f"{'encrypted' if record.encrypted else 'pool'}/snapshots/{record.id}"
+
+    def layer(self, record: Kept) -> str:
         """Its files as a layer, relative to SKERRY_HOME."""
-        return f"pool/snapshots/{snapshot_id}/u"
+        return f"{self.directory(record)}/u"
 
     # -- make
 
@@ -80,7 +95,8 @@ class Snapshots:
                 sandbox_id=record.id,
                 parent=self._visible(record.snapshot),
                 created_at=time.time(),
-                kind=self._home.storage.snapshots,
+                kind=self._home.storage_of(encrypted=record.encrypted).snapshots,
+                encrypted=record.encrypted,
                 size=None,
                 template=record.spec.template,
                 user=record.user,
@@ -99,7 +115,7 @@ class Snapshots:
 
     def complete(self, made: Kept) -> Kept:
         """Note that the tree of an announced snapshot is complete."""
-        size = self._home.storage.used(self.tree(made.id))
+        size = self._storage(made.id).used(self.tree(made.id))
         with self._lock():
             # Read again: its parent may have been deleted since.
             now = snapshot_record.read(self._path(made.id))
@@ -234,14 +250,14 @@ class Snapshots:
         deep = len(snapshots_in(record.lowers)) >= MOST_LAYERS
         return Base(
             template=record.template,
-            layers=record.lowers if deep else (self.layer(record.id), *record.lowers),
+            layers=record.lowers if deep else (self.layer(record), *record.lowers),
             host=record.host,
             user=record.user,
             workdir=record.workdir,
             env=record.env,
             ports=record.ports,
             inherited=record.inherited if deep else record.total,
-            seed=f"pool/snapshots/{record.id}" if deep else None,
+            seed=self.directory(record) if deep else None,
             snapshot=record.parent if record.hidden else record.id,
             holds=record.total,
         )
@@ -293,7 +309,10 @@ class Snapshots:
                     continue
                 if record is not None and (record.leased or not record.hidden):
                     continue
-                tree = self._take_away(snapshot_id, record)
+                try:
+                    tree = self._take_away(snapshot_id, record)
+                except DiskLocked:
+                    continue  # a sweep removes it once it is unlocked
                 if tree is not None:
                     leaving.append(tree)
                     waiting += snapshots_in(record.lowers) if record else ()
@@ -349,7 +368,9 @@ class Snapshots:
 
     def _remove_tree(self, tree: Path) -> None:
         try:
-            self._home.storage.remove(tree)
+            for storage in self._home.open_storages():
+                if tree.parent == storage.kept:
+                    storage.remove(tree)
         except FileNotFoundError:
             pass  # another process removed it at the same time
 
@@ -368,11 +389,13 @@ class Snapshots:
                     self._path(snapshot_id).unlink(missing_ok=True)
         finally:
             lock.release()
-        for tree in self._home.storage.kept.glob(f"{_LEAVING}{SNAPSHOT}*"):
-            with log_and_continue(f"the files of snapshot {tree.name.lstrip(_LEAVING)}"):
-                self._remove_tree(tree)
+        trees = [tree for storage in self._home.open_storages() for tree in storage.kept.iterdir()]
+        for tree in trees:
+            if tree.name.startswith(_LEAVING):
+                with log_and_continue(f"the files of snapshot {tree.name.lstrip(_LEAVING)}"):
+                    self._remove_tree(tree)
         known = {path.stem for path in self._directory.glob(f"{SNAPSHOT}*.json")}
-        stray = [tree.name for tree in self._home.storage.kept.glob(f"{SNAPSHOT}*") if tree.name not in known]
+        stray = [tree.name for tree in trees if tree.name.startswith(SNAPSHOT) and tree.name not in known]
         hidden = [record.id for record in self._all() if record.hidden and not record.leased]
         if stray or hidden:
             self.let_go([*stray, *hidden])
@@ -380,7 +403,7 @@ class Snapshots:
 
 def snapshots_in(layers: Iterable[str]) -> list[str]:
     """The ids of the snapshots among these layers."""
-    return [layer.split("/")[2] for layer in layers if layer.startswith("pool/snapshots/")]
+    return [layer.split("/")[2] for layer in layers if layer.split("/")[1:2] == ["snapshots"]]
 
 
 def _not_found(which: str) -> SnapshotNotFound:

@@ -26,12 +26,14 @@ from skerry.core import (
     RESERVED,
     Conflict,
     Corrupted,
+    DiskLocked,
     FileMissing,
     InvalidArgument,
     NewerVersion,
     NotADirectory,
     SandboxNotFound,
     SandboxSpec,
+    Unsupported,
     VolumeInfo,
     VolumeMount,
     VolumeNotFound,
@@ -48,7 +50,7 @@ from skerry.providers.local.locks import FileLock
 from skerry.providers.local.log import log_and_continue
 from skerry.providers.local.sandbox.record import Record
 from skerry.providers.local.storage import host_layer
-from skerry.providers.local.storage.choose import typed_errors
+from skerry.providers.local.storage.choose import Storage, typed_errors
 
 USER = 1000
 """The owner, in every sandbox, of a new volume and of a directory made for a subpath."""
@@ -61,6 +63,7 @@ class Volume(Model):
     created_at: float
     size: int | None
     temporary: bool
+    encrypted: bool = False
     taken: bool = False
     """Whether a sandbox that had it has ended: a temporary volume that no sandbox has had yet waits for its first."""
 
@@ -80,13 +83,15 @@ class Volumes:
 
     # -- the contract of core/contract/provider.py
 
-    def create(self, name: str, *, size: int | None, temporary: bool) -> VolumeInfo:
+    def create(self, name: str, *, size: int | None, temporary: bool, encrypted: bool = False) -> VolumeInfo:
         check_volume_name(name)
         self._home.prepare()
-        storage = self._home.storage
+        if encrypted:
+            self._home.encrypted.make()
+        storage = self._home.storage_of(encrypted=encrypted)
         if size is not None:
             storage.require_limits("size")
-        volume = Volume(name=name, created_at=time.time(), size=size, temporary=temporary)
+        volume = Volume(name=name, created_at=time.time(), size=size, temporary=temporary, encrypted=encrypted)
         tree = storage.volumes / name
         with self._lock():
             if self._record(name).exists():
@@ -131,8 +136,9 @@ class Volumes:
                     f"the volume {name!r} is in use by {', '.join(users)}", hint="destroy those sandboxes first"
                 )
             gone = self._take_away(name)
-        with log_and_continue(f"the files of volume {name!r}"):
-            self._home.storage.remove(gone)
+        if gone is not None:
+            with log_and_continue(f"the files of volume {name!r}"):
+                gone[0].remove(gone[1])
 
     # -- for sandboxes
 
@@ -140,7 +146,13 @@ class Volumes:
         """Check the volumes that a sandbox asks for. Raises InvalidArgument, VolumeNotFound, Corrupted."""
         check_mounts(spec.volumes, (*RESERVED, *host_layer.mounts()) if host else RESERVED)
         for mount in spec.volumes:
-            self._read(mount.name)
+            volume = self._read(mount.name)
+            if spec.encrypted and not volume.encrypted and not mount.read_only:
+                raise Unsupported(
+                    f"the volume {mount.name!r} is not encrypted, but a sandbox that is could write to it",
+                    option="volumes",
+                    hint="mount it read-only, or make an encrypted one: volumes.create(name, encrypted=True)",
+                )
 
     def attach(self, record: Record) -> tuple[Mount, ...]:
         """Note that a sandbox has its volumes, and return what to mount. The caller holds the sandbox's lock.
@@ -150,17 +162,17 @@ class Volumes:
         if not record.spec.volumes:
             return ()
         self.check(record.spec, host=record.host)
-        trees = self._home.storage.volumes
         names = sorted({mount.name for mount in record.spec.volumes})
+        trees = dict[str, Path]()
         with typed_errors(self._store.home):
             with self._lock():
                 for name in names:
-                    self._read(name)
+                    trees[name] = self._tree(self._read(name))
                 replace_file(self._store.directory(record.id) / "volumes", "\n".join(names).encode(), flush=False)
             for mount in record.spec.volumes:
-                _walk(trees / mount.name, mount)
+                _walk(trees[mount.name], mount)
         return tuple(
-            Mount(path=mount.path, source=trees / mount.name, subpath=mount.subpath, read_only=mount.read_only)
+            Mount(path=mount.path, source=trees[mount.name], subpath=mount.subpath, read_only=mount.read_only)
             for mount in check_mounts(record.spec.volumes)
         )
 
@@ -181,22 +193,24 @@ class Volumes:
 
     def sweep(self) -> None:
         """Remove temporary volumes whose last sandbox is gone, and what a crash has left."""
-        trees = self._home.storage.volumes
+        storages = self._home.open_storages()
         with self._lock():
             for path in self._records.glob("*.new"):
                 path.unlink(missing_ok=True)
             known = set(self._names())
-            for name in [path.name for path in trees.iterdir() if not path.name.startswith(".")]:
-                if name not in known:
-                    self._take_away(name)
+            for storage in storages:
+                for path in list(storage.volumes.iterdir()):
+                    if path.name not in known and not path.name.startswith("."):
+                        _move_away(path)
             used_up = [name for name in known if self._goes_with_its_sandboxes(name)]
             users = self._users() if used_up else {}
             for name in used_up:
                 if not users.get(name):
                     self._take_away(name)
-        for path in trees.glob(".gone-*"):
-            with log_and_continue(f"the files of a volume, {path},"):
-                self._home.storage.remove(path)
+        for storage in storages:
+            for path in storage.volumes.glob(".gone-*"):
+                with log_and_continue(f"the files of a volume, {path},"):
+                    storage.remove(path)
 
     def _goes_with_its_sandboxes(self, name: str) -> bool:
         try:
@@ -229,17 +243,23 @@ class Volumes:
         except InvalidArgument as error:
             raise Corrupted(
                 f"the record of volume {name!r} is damaged ({error})",
-                hint=f"its files are in {self._home.storage.volumes / name}; `skerry volume rm {name}` removes it",
+                hint=f"its files are below {self._store.home}; `skerry volume rm {name}` removes it",
             ) from error
 
-    def _take_away(self, name: str) -> Path:
-        """Remove a volume's record at once; the caller then removes its files, which may be many."""
+    def _tree(self, volume: Volume) -> Path:
+        """Raises ProviderUnavailable, Corrupted, DiskLocked."""
+        return self._home.storage_of(encrypted=volume.encrypted).volumes / volume.name
+
+    def _take_away(self, name: str) -> tuple[Storage, Path] | None:
+        """Remove a volume's record at once; the caller then removes its files, which may be many.
+
+        Files in a locked storage go when it is unlocked and swept.
+        """
         self._record(name).unlink(missing_ok=True)
-        tree = self._home.storage.volumes / name
-        gone = tree.with_name(f".gone-{secrets.token_hex(8)}")
-        if tree.exists():
-            tree.rename(gone)
-        return gone
+        for storage in self._home.open_storages():
+            if (tree := storage.volumes / name).exists():
+                return storage, _move_away(tree)
+        return None
 
     def _users(self) -> dict[str, tuple[str, ...]]:
         """For each volume in use, the ids of its sandboxes; one that is being made or removed counts."""
@@ -258,15 +278,24 @@ class Volumes:
         return names
 
     def _info(self, volume: Volume, users: tuple[str, ...]) -> VolumeInfo:
-        storage = self._home.storage
+        used = None
+        with contextlib.suppress(DiskLocked):
+            used = self._home.storage_of(encrypted=volume.encrypted).used(self._tree(volume))
         return VolumeInfo(
             name=volume.name,
             created_at=volume.created_at,
             size=volume.size,
-            used=storage.used(storage.volumes / volume.name),
+            used=used,
             temporary=volume.temporary,
             sandboxes=users,
+            encrypted=volume.encrypted,
         )
+
+
+def _move_away(tree: Path) -> Path:
+    gone = tree.with_name(f".gone-{secrets.token_hex(8)}")
+    tree.rename(gone)
+    return gone
 
 
 def _walk(tree: Path, mount: VolumeMount) -> None:

@@ -153,12 +153,13 @@ class VolumeBody:
     name: str
     size: int | None = None
     temporary: bool = False
+    encrypted: bool = False
 
 
 @router.post(
     f"{BASE}/volumes",
     slots=CHANGES,
-    openapi_extra=takes("name", "size", "temporary"),
+    openapi_extra=takes("name", "size", "temporary", "encrypted"),
     responses=gives(VolumeInfo),
     response_class=Plain,
 )
@@ -167,7 +168,9 @@ async def create_volume(request: Request, context: Ctx, project: InProject) -> R
     body = await read_body(request, VolumeBody)
     size = None if body.size is None else parse_size(body.size)
     name = names.inner(project, check_volume_name(body.name))
-    info = await context.holdings.volumes().create_volume(name, size=size, temporary=body.temporary)
+    info = await context.holdings.volumes().create_volume(
+        name, size=size, temporary=body.temporary, encrypted=body.encrypted
+    )
     note_made(request, "volume", body.name)
     return Plain(names.outer_volume(project, info))
 
