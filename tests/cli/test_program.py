@@ -30,7 +30,7 @@ NESTED = {
     "template": ["build", "ls", "show", "rm"],
     "snapshot": ["create", "ls", "restore", "rm", "tree"],
     "volume": ["create", "ls", "show", "rm"],
-    "storage": ["show", "unmount"],
+    "storage": ["show", "unlock", "unmount"],
     "config": ["show"],
     "user": ["ls", "create", "link", "password", "disable", "rm"],
     "key": ["ls", "create", "revoke"],

@@ -59,7 +59,7 @@ def show(output: options.Output = Format.TEXT) -> None:
 
 @app.command()
 def unlock(key: options.Key = None, output: options.Output = Format.TEXT) -> None:
-    """Mount the encrypted pool, so that its sandboxes can start until `storage unmount` or a reboot.
+    """Mount the encrypted pool until `unmount` or a reboot.
 
     Without --key, Skerry uses SKERRY_DISK_KEY, or the key file that it has made. With one of these, every use of an
     encrypted sandbox mounts the pool by itself.
