@@ -32,7 +32,7 @@ Type=exec
 ExecStartPre=+{check}
 ExecStart={start}
 {environment}
-# A stop or a restart ends the server alone: sandboxes keep running, in groups of their own.
+# A stop or a restart ends the server alone, and sandboxes keep running.
 KillMode=process
 Delegate=yes
 Restart=on-failure

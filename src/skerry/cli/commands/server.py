@@ -363,10 +363,14 @@ def backup(
     def work() -> None:
         from pathlib import Path
 
+        from skerry.core import FileMissing
         from skerry.server import back_up, load_settings
 
         settings, _ = load_settings()
         where = None if target is None else Path(target).absolute()
+        if where is not None and not where.parent.is_dir():
+            hint = "make it, or name a file in a directory that exists"
+            raise FileMissing(f"there is no directory {where.parent}", hint=hint)
         keep = None if target is not None else settings.backups_kept
         made = back_up(settings.database, target=where, keep=keep)
         print_json({"backup": str(made)}) if output is Format.JSON else print(made)
