@@ -136,6 +136,27 @@ def rescans() -> Row:
     return Row("FAILED" if again else "passed", f"{again} in three uses of a pool")
 
 
+def service() -> Row:
+    """The server as a service: a sandbox outlives its restart, and the machine's own commands see the same pool."""
+    key = 'Authorization: Bearer $(cat "${SKERRY_HOME:-/var/lib/skerry}/server/admin.key")'
+    ask = f'curl -sSf -H "{key}" -H "Content-Type: application/json" http://127.0.0.1:7411/v1/sandboxes'
+    script = f"""
+        skerry up --install
+        {ask} -d '{{"name": "served"}}'
+        {ask}/served/exec -d '{{"command": "echo kept > kept; sleep 1000 > /dev/null 2>&1 & echo"}}'
+        systemctl restart skerry
+        until curl -sSf http://127.0.0.1:7411/health; do sleep 0.5; done
+        {ask}/served/exec -d '{{"command": "cat kept"}}' | grep kept
+        test "$(skerry exec served -- cat kept)" = kept
+        skerry run --memory 64MB -- true
+        skerry up --uninstall
+        skerry exec served -- cat kept
+        skerry rm served
+        ! systemctl cat skerry
+    """
+    return command("bash", "-euxc", script)
+
+
 CASES: Mapping[str, Callable[[], Row]] = {
     "doctor": doctor,
     "quickstart": lambda: command("python", "examples/quickstart.py"),
@@ -143,6 +164,7 @@ CASES: Mapping[str, Callable[[], Row]] = {
     "cgroup-namespace": cgroup_namespace,
     "protected-groups": protected_groups,
     "home-in-memory": home_in_memory,
+    "service": service,
     "cgroups": lambda: tests("tests/providers/local/limits/test_cgroup.py", "tests/providers/local/test_doctor.py"),
     "audit": lambda: command("skerry", "audit"),
     "bombs": lambda: tests("tests/providers/local/isolation/test_bombs.py"),

@@ -41,6 +41,9 @@ class Terminal:
         while wanted not in self.output:
             assert self._read(), self.output
 
+    def type(self, keys: bytes) -> None:
+        os.write(self._master, keys)
+
     def finish(self) -> int:
         """Everything up to the end; the exit code."""
         while self._read():

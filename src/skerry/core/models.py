@@ -43,6 +43,15 @@ class Resources(Model):
     gpu: str | None = None
 
 
+class Room(Model):
+    """What all sandboxes of a provider use together, and what is left for them, in bytes; None: not known."""
+
+    memory_used: int | None = None
+    disk_size: int | None = None
+    disk_used: int | None = None
+    disk_free: int | None = None
+
+
 class Usage(Model):
     """What a sandbox uses now. None: this provider cannot tell."""
 

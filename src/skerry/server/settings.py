@@ -6,9 +6,11 @@ import dataclasses
 import difflib
 import math
 import os
+import socket
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 from urllib.parse import urlsplit
@@ -83,15 +85,30 @@ class Settings:
         """Where users reach this server."""
         if self.public_url:
             return self.public_url.rstrip("/")
-        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.host, self.host)
-        return f"{self.scheme}://{f'[{host}]' if ':' in host and not host.startswith('[') else host}:{self.port}"
+        host = outward(self.host)
+        return f"{self.scheme}://{f'[{host}]' if ':' in host else host}:{self.port}"
 
     def hosts(self) -> frozenset[str]:
         """The names, without ports, that a Host header may have."""
-        names = {"localhost", "127.0.0.1", "::1", self.host, *self.allowed_hosts}
+        names = {"localhost", "127.0.0.1", "::1", self.host, outward(self.host), *self.allowed_hosts}
         if self.public_url:
             names.add(urlsplit(self.public_url).hostname or "")
         return frozenset(name.lower() for name in names if name not in ("", "0.0.0.0", "::"))
+
+
+@cache
+def outward(host: str) -> str:
+    """Where clients reach a server that listens on `host`: for every address, that of this machine's own route out."""
+    every = {"0.0.0.0": (socket.AF_INET, "198.51.100.1", "127.0.0.1"), "::": (socket.AF_INET6, "2001:db8::1", "::1")}
+    if host not in every:
+        return host
+    family, somewhere, loopback = every[host]
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((somewhere, 9))  # chooses the address, and sends nothing
+            return str(probe.getsockname()[0])
+    except OSError:
+        return loopback  # no network
 
 
 def load_settings(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 from tests.cli.conftest import Skerry
+from tests.cli.pty import Terminal
 
 
 def test_create_prints_an_id_that_the_other_commands_take(skerry: Skerry, box: str) -> None:
@@ -82,10 +84,21 @@ def test_rm_removes_a_sandbox_whose_record_is_damaged(skerry: Skerry, skerry_hom
 
 def test_rm_all_leaves_nothing(skerry: Skerry) -> None:
     made = [skerry("create").text.strip() for _ in range(2)]
-    done = skerry("rm", "--all", "-o", "json")
+    refused = skerry("rm", "--all")  # a script must say that it means it
+    assert refused.code == 2
+    assert re.search(r"would destroy \d+ sandboxes on this machine.*\nhint: .*--yes", refused.err), refused.err
+    assert set(made) <= set(skerry.ids())
+    with Terminal("rm", "--all") as terminal:
+        terminal.read_until(b"on this machine, with their files. Continue? [y/N] ")
+        terminal.type(b"\n")
+        assert terminal.finish() == 1
+        assert b"nothing was destroyed" in terminal.output
+    assert set(made) <= set(skerry.ids())
+    done = skerry("rm", "--all", "--yes", "-o", "json")
     assert done.code == 0
     assert set(made) <= set(done.json["removed"])
     assert skerry.ids() == []
+    assert skerry("rm", "--all").code == 0  # nothing to ask about
 
 
 def test_rm_without_anything_is_wrong_usage(skerry: Skerry) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from skerry.server.run import instance
+from skerry.server.settings import outward
 
 
 class Commands:
@@ -113,6 +114,14 @@ def test_a_server_is_started_used_and_ended_by_its_commands(own_home: Path) -> N
         assert "PERMISSION_DENIED" in skerry("user", "ls", code=1)
         assert skerry("run", "--", "echo", "over there") == "over there\n"
         assert "hello" not in skerry("ps")  # which is the administrator's
+        skerry.env["SKERRY_PROJECT"] = project
+        shared = skerry("create").strip()
+        del skerry.env["SKERRY_PROJECT"]
+        own = skerry("create").strip()
+        assert "1 sandbox of the project pj-" in skerry("rm", "--all", code=2)
+        assert skerry("rm", "--all", "--yes").split() == [own]  # not what is in a project shared with others
+        assert shared in skerry("ps")
+        skerry("rm", shared)
         key = skerry("key", "create", "--scope", "read", "--project", "demo", "--days", "1").strip()
         skerry("login", url, "--key", stdin=f"{key}\n")
         assert skerry.json("whoami")["scopes"] == ["read"]
@@ -187,6 +196,30 @@ def test_what_a_server_with_a_certificate_of_its_own_prints_works(own_home: Path
         assert status["health"] == "ok"
         limit = re.search(r"Max open files +(\d+)", Path(f"/proc/{status['pid']}/limits").read_text())
         assert limit is not None and int(limit[1]) > 300
+    finally:
+        skerry("down")
+
+
+def test_a_server_on_every_address_prints_one_that_others_can_use(own_home: Path) -> None:
+    """With the certificate for it, and a link that makes a login on the machine that uses it."""
+    skerry = Commands(own_home)
+    told = skerry("up", "-dp", "0", "--host", "0.0.0.0", "--tls", "--link")
+    try:
+        (address,) = set(re.findall(r"https://([^:/]+):", told))
+        assert address == outward("0.0.0.0") and address != "0.0.0.0"
+        line = next(line for line in told.splitlines() if line.startswith("  curl"))
+        ran = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60)
+        assert '"stdout":"hello from ' in ran.stdout, ran.stderr
+        link = re.search(r"https://\S+/sign-in#\S+", told)
+        assert link is not None
+        ca_file = str(own_home / "server" / "tls" / "ca.pem")
+        elsewhere = Commands(own_home / "elsewhere")  # without the key of the administrator
+        assert "logged in" in elsewhere("login", "--link", link[0], "--ca-file", ca_file)
+        assert elsewhere.json("whoami")["user"] == "admin"
+        assert "hello" in elsewhere("ps")
+        assert "a link works once" in elsewhere("login", "--link", link[0], "--ca-file", ca_file, code=1)
+        assert "not a sign-in link" in elsewhere("login", "--link", f"https://{address}", code=1)
+        assert elsewhere("login", "--link", link[0], "--user", "mira", code=2)
     finally:
         skerry("down")
 
@@ -303,3 +336,5 @@ def test_a_backup_that_cannot_be_is_told_as_what_it_is(tmp_path: Path) -> None:
     (skerry.home / "server").mkdir(mode=0o700)
     some_store(skerry.home / "server", users=1)
     assert "(IS_A_DIRECTORY)" in skerry("backup", str(tmp_path), code=1)
+    assert f"no directory {tmp_path}/none" in skerry("backup", str(tmp_path / "none" / "b.db"), code=1)
+    assert not (tmp_path / "none").exists()

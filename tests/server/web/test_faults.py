@@ -23,7 +23,6 @@ from skerry.server.access.permissions import Role
 from skerry.server.access.secrets import digest
 from skerry.server.run import instance
 from skerry.server.run.logs import JsonLines, Lines
-from skerry.server.run.metrics import Metrics
 from skerry.server.run.serve import first_link, listen
 from skerry.server.settings import Settings, load_settings
 from skerry.server.store import AuditEntry, Store
@@ -281,28 +280,6 @@ def test_logs_are_one_line_each_whatever_somebody_sends() -> None:
     assert (told["message"], told["request_id"], told["level"]) == ("GET /a\nb\x1b[31m", "x", "info")
     line = Lines().format(record)
     assert "\n" not in line and "\x1b" not in line and "request_id=x" in line
-
-
-def test_metrics_are_for_administrators_and_in_order(server: Running, owner: httpx2.Client) -> None:
-    assert owner.get("/metrics").status_code == 403
-    with server.client_of("admin") as admin:
-        admin.get("/v1/projects")
-        text = admin.get("/metrics").text
-    lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
-    assert int(lines['skerry_http_requests_total{method="GET",route="/v1/projects",status="200"}']) >= 1
-    inside = 'skerry_http_request_seconds_bucket{method="GET",route="/v1/projects",le="+Inf"}'
-    assert lines[inside] == lines['skerry_http_request_seconds_count{method="GET",route="/v1/projects"}']
-    assert "skerry_sandboxes" in lines and "skerry_open_requests" in lines
-
-
-def test_counts_are_exact_however_large() -> None:
-    counted = Metrics()
-    for _ in range(1_234_567):
-        counted.request("GET", "/", 200, 0.001)
-    text = counted.text({"bytes": 123456789.0})
-    assert 'skerry_http_request_seconds_count{method="GET",route="/"} 1234567\n' in text
-    assert 'skerry_http_request_seconds_bucket{method="GET",route="/",le="0.005"} 1234567\n' in text
-    assert "skerry_bytes 123456789.0\n" in text
 
 
 def test_requests_are_limited_for_each_who_asks(tmp_path: Path) -> None:

@@ -110,6 +110,10 @@ def login(
         str | None, typer.Option("--user", "-u", metavar="NAME", help="Sign in with a name and a password.")
     ] = None,
     key: Annotated[bool, typer.Option("--key", help="Read an API key from standard input.")] = False,
+    link: Annotated[
+        str | None,
+        typer.Option("--link", metavar="LINK", help="Sign in with a link that works once, and use it up."),
+    ] = None,
     ca_file: Annotated[
         str | None,
         typer.Option("--ca-file", metavar="FILE", help="Trust this authority, of a server started with --tls."),
@@ -119,15 +123,20 @@ def login(
     """Log in to a server: remember it and a key.
 
     Later commands, and Python, use its sandboxes until `skerry logout`.
-    With --user, Skerry asks for the password and makes a new key. With --key, it reads a key from standard input. It
-    takes neither from the command line, which other users of the machine can see. Without a URL, it logs in to the
-    server that runs on this machine.
+    With --link, Skerry uses a sign-in link, as `skerry up` and `skerry user link` print, and makes a new key. With
+    --user, it asks for the password and makes a new key. With --key, it reads a key from standard input. It takes
+    neither from the command line, which other users of the machine can see; a link is worthless once used. Without a
+    URL, it logs in to the server that runs on this machine.
 
     \b
     Example:
+      skerry login --link 'https://skerry.example:7411/sign-in#…'
       skerry login https://skerry.example:7411 --user mira
       pass show skerry-key | skerry login https://skerry.example:7411 --key
     """
+
+    if link is not None and (url is not None or user is not None or key):
+        raise typer.BadParameter("--link says where and as whom: give no URL, --user or --key with it")
 
     def work() -> None:
         import os
@@ -137,16 +146,19 @@ def login(
 
         # Absolute, since later commands run in other directories.
         trusted = None if ca_file is None else os.path.abspath(ca_file)
-        found = _login() if url is None else Login(url=check_url(url))
+        server, secret = (url, None) if link is None else _parts(link)
+        found = _login() if server is None else Login(url=check_url(server))
         found = found if trusted is None else replace(found, ca_file=trusted)
-        if key:
+        if secret is not None:
+            text = _new_key(found, {"link": secret})
+        elif key:
             text = _read_secret("Key").strip()
         elif user is not None:
-            text = _new_key(found, user)
+            text = _new_key(found, {"name": user, "password": _read_secret("Password")})
         elif found.key is not None:
             text = found.key
         else:
-            raise InvalidArgument("give --user NAME, or --key and a key on standard input")
+            raise InvalidArgument("give --link LINK, --user NAME, or --key and a key on standard input")
         chosen = Login(url=found.url, key=text, ca_file=found.ca_file)
         who = _ask("GET", "/v1/session", login=chosen)
         where = save_login(chosen)
@@ -158,7 +170,17 @@ def login(
     fail_as_told(work, output=output)
 
 
-def _new_key(found: Login, user: str) -> str:
+def _parts(link: str) -> tuple[str, str]:
+    """The server and the secret of a sign-in link. Raises InvalidArgument."""
+    from skerry.core import InvalidArgument
+
+    server, _, secret = link.strip().partition("/sign-in#")
+    if not server or not secret:
+        raise InvalidArgument("this is not a sign-in link", hint="copy all of it, with the part after the #, in quotes")
+    return server, secret
+
+
+def _new_key(found: Login, proof: dict[str, str]) -> str:
     """Make a key for this machine, in a session that ends at once."""
     import os
 
@@ -166,14 +188,13 @@ def _new_key(found: Login, user: str) -> str:
 
     from skerry.http import client_settings, connection_lost, read_answer, transport_settings
 
-    password = _read_secret("Password")
     found = replace(found, key=None)  # the key that is already remembered may be another user's
     name = f"{os.environ.get('USER', 'somebody')} on {os.uname().nodename}"[:100]
     transport = httpx2.HTTPTransport(**transport_settings(found))
     try:
         with httpx2.Client(transport=transport, **client_settings(found)) as client:
             client.headers["x-skerry"] = "login"  # pages of other sites cannot send it
-            read_answer(client.post("/v1/session", json={"name": user, "password": password}))
+            read_answer(client.post("/v1/session", json=proof))
             made = read_answer(client.post("/v1/keys", json={"name": name, "scopes": ["read", "write", "admin"]}))
             read_answer(client.delete("/v1/session"))
     except httpx2.TransportError as error:

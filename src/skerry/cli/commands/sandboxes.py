@@ -143,7 +143,10 @@ def rm(
         list[str] | None,
         Argument(metavar="SANDBOX...", help="The ids or names of sandboxes.", show_default=False),
     ] = None,
-    all: Annotated[bool, Option("--all", "-a", help="Destroy all of them.")] = False,
+    all: Annotated[
+        bool, Option("--all", "-a", help="Destroy all on this machine; over a server, all of your project.")
+    ] = False,
+    yes: Annotated[bool, Option("--yes", "-y", help="Do not ask before --all destroys.")] = False,
     graceful: Annotated[bool, Option("--graceful", help="Ask their processes to end first.")] = False,
     timeout: Annotated[
         float, Option("--timeout", "-t", metavar="S", help="Let --graceful wait this many seconds.")
@@ -152,16 +155,20 @@ def rm(
 ) -> None:
     """Destroy sandboxes with everything in them; print their ids.
 
+    --all says how many sandboxes of whom it destroys, and asks. Where nobody can answer, it needs --yes.
+
     \b
     Example:
       skerry rm my-box
       skerry rm --graceful --timeout 10 my-box
       skerry rm --all
+      skerry rm --all --yes
 
     \b
     Exit codes:
       0  all of them are gone
-      1  one did not exist; the others are gone
+      1  one did not exist, and the others are gone; or the answer to --all was no
+      2  --all without --yes, where nobody can answer
     """
     if bool(sandboxes) == all:
         import typer
@@ -171,8 +178,13 @@ def rm(
     async def work() -> int:
         from skerry.core import SandboxNotFound
 
-        removed, failed = [], 0
-        for name in [info.id for info in await _list()] if all else sandboxes or []:
+        names, removed, failed = sandboxes or [], [], 0
+        if all:
+            found, whose = await _all()
+            names = [info.id for info in found]
+            if names and not yes and (code := await _refused(found, whose, output)):
+                return code
+        for name in names:
             try:
                 removed.append(await _destroy(name, timeout if graceful else None))
             except SandboxNotFound as error:
@@ -187,6 +199,53 @@ def rm(
         return failed
 
     execute(work, output=output)
+
+
+async def _all() -> tuple[list[SandboxInfo], str]:
+    """The sandboxes that --all means, and where they are: over a server, those of one project."""
+    from anyio.to_thread import run_sync
+
+    from skerry.core import registry
+
+    if registry.default() != "remote":
+        return await _list(), "on this machine"
+    from skerry.http import Client, Request, find_login
+
+    def own() -> str:
+        login = find_login()
+        if login.project is not None:
+            return login.project
+        with Client(login) as client:  # lists the user's own project first
+            return str(client.send(Request(method="GET", path="/v1/session"))["projects"][0]["id"])
+
+    project = await run_sync(own)
+    provider = registry.factory("remote")(project=project)
+    return [*await provider.list()], f"of the project {project} at {find_login().url}"
+
+
+async def _refused(found: list[SandboxInfo], whose: str, output: Format) -> int:
+    """Ask a person whether to destroy all; returns the exit code if not."""
+    import sys
+
+    from anyio.to_thread import run_sync
+
+    from skerry.core import PROJECT_LABEL
+
+    served = sum(PROJECT_LABEL in info.labels for info in found)
+    others = f", {served} of them of users of its server" if served else ""
+    count = f"{len(found)} sandbox" if len(found) == 1 else f"{len(found)} sandboxes"
+    what = f"{count} {whose}{others}"
+    if not (sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()):
+        print_error(f"--all would destroy {what}", "INVALID_ARGUMENT", "confirm it with --yes", output=output)
+        return 2
+    sys.stderr.write(f"This destroys {what}, with their files. Continue? [y/N] ")
+    sys.stderr.flush()
+    # In a thread: the event loop takes the signals.
+    answer = await run_sync(sys.stdin.readline, abandon_on_cancel=True)
+    if answer.strip().lower() in ("y", "yes"):
+        return 0
+    note("nothing was destroyed")
+    return 1
 
 
 def gc(output: options.Output = Format.TEXT) -> None:

@@ -60,6 +60,10 @@ def up(
     link: Annotated[
         bool | None, typer.Option("--link/--no-link", help="Print the sign-in link; by default on a terminal only.")
     ] = None,
+    install: Annotated[
+        bool, typer.Option("--install", help="Install and start it as a systemd service, with these options.")
+    ] = False,
+    uninstall: Annotated[bool, typer.Option("--uninstall", help="Stop and remove that service.")] = False,
     output: options.Output = Format.TEXT,
 ) -> None:
     """Serve sandboxes of this machine over HTTP, until Ctrl-C.
@@ -72,6 +76,7 @@ def up(
     Example:
       skerry up
       skerry up --detach --port 8080
+      skerry up --install
       skerry up --host 0.0.0.0 --tls --public-url https://10.0.0.5:7411
     """
     flags = {
@@ -84,6 +89,11 @@ def up(
         "log_format": log_format,
     }
     shows_link = sys.stdout.isatty() if link is None else link
+    if detach + install + uninstall > 1:
+        raise typer.BadParameter("give one of --detach, --install and --uninstall")
+    if install or uninstall:
+        _change_service(flags, output, install=install)
+        return
     if detach:
         _start_detached(flags, output, link=shows_link)
         return
@@ -164,9 +174,7 @@ def _start_detached(flags: Mapping[str, object], output: Format, *, link: bool) 
             raise server_taken(other)
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         log = directory / "log"
-        given = {f"--{name.replace('_', '-')}": value for name, value in flags.items() if value is not None}
-        options = [name if value is True else f"{name}={value}" for name, value in given.items()]
-        options.append("--link" if link else "--no-link")
+        options = [*_given(flags), "--link" if link else "--no-link"]
         with open(os.open(log, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600), "ab") as target:
             begun = os.fstat(target.fileno()).st_size
             process = subprocess.Popen(
@@ -193,6 +201,40 @@ def _start_detached(flags: Mapping[str, object], output: Format, *, link: bool) 
         if output is Format.TEXT:
             note(f"process {process.pid}; its log is {log}; `skerry down` ends it")
         return 0
+
+    fail_as_told(work, output=output)
+
+
+def _given(flags: Mapping[str, object]) -> list[str]:
+    """The options as they can be given again."""
+    given = {f"--{name.replace('_', '-')}": value for name, value in flags.items() if value is not None}
+    return [name if value is True else f"{name}={value}" for name, value in given.items()]
+
+
+def _change_service(flags: Mapping[str, object], output: Format, *, install: bool) -> None:
+    def work() -> None:
+        need_server()
+        from skerry.cli import service
+        from skerry.server import load_settings
+
+        if not install:
+            removed = service.uninstall()
+            if output is Format.JSON:
+                print_json({"removed": removed})
+            else:
+                note("the service is removed; sandboxes keep running" if removed else "the service is not installed")
+            return
+        load_settings(flags=flags)  # refuses what the service would fail with
+        url = service.install(_given(flags))
+        if output is Format.JSON:
+            print_json({"unit": str(service.UNIT), "url": url})
+        elif url is not None:
+            print(
+                f"Skerry serves at {url}, now and after each boot.\nTo sign in, make a link:\n  skerry user link admin"
+            )
+        else:
+            print(f"The unit is {service.UNIT}. systemd does not run here; where it does, start the service:")
+            print(f"  systemctl enable --now {service.NAME}")
 
     fail_as_told(work, output=output)
 
@@ -321,10 +363,14 @@ def backup(
     def work() -> None:
         from pathlib import Path
 
+        from skerry.core import FileMissing
         from skerry.server import back_up, load_settings
 
         settings, _ = load_settings()
         where = None if target is None else Path(target).absolute()
+        if where is not None and not where.parent.is_dir():
+            hint = "make it, or name a file in a directory that exists"
+            raise FileMissing(f"there is no directory {where.parent}", hint=hint)
         keep = None if target is not None else settings.backups_kept
         made = back_up(settings.database, target=where, keep=keep)
         print_json({"backup": str(made)}) if output is Format.JSON else print(made)

@@ -22,6 +22,7 @@ from skerry.core.models import (
     ExportInfo,
     OnTimeout,
     Resources,
+    Room,
     SandboxInfo,
     SandboxSpec,
     SnapshotInfo,
@@ -92,6 +93,10 @@ class Provider(ABC):
     @abstractmethod
     async def usage(self, sandbox_id: str) -> Usage:
         """What the provider itself measures; disk and network may be missing (None, 0). Raises SandboxNotFound."""
+
+    async def room(self) -> Room | None:
+        """What all its sandboxes use together; None: it does not know. Raises ProviderUnavailable."""
+        return None
 
     @abstractmethod
     async def events(self, sandbox_id: str, since: int = 0) -> Sequence[Event]:

@@ -6,12 +6,13 @@ Calls block; any number of threads and processes may make them. `sandbox/changes
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from skerry.core import Event, SandboxInfo, SandboxNotFound, SandboxSpec, State, Usage, home
+from skerry.core import Event, Room, SandboxInfo, SandboxNotFound, SandboxSpec, State, Usage, home
 from skerry.providers.local.home import Home
 from skerry.providers.local.host import require_root
 from skerry.providers.local.launch.first_connections import Connections
@@ -129,6 +130,17 @@ class Engine:
     def usage(self, sandbox_id: str) -> Usage:
         """Raises SandboxNotFound, SandboxStopped, SandboxFailed."""
         return self._meter.usage(self.lookup.running(sandbox_id))
+
+    def room(self) -> Room:
+        """What all sandboxes use together. Raises ProviderUnavailable, Corrupted."""
+        self.prepare()
+        inside, outside = shutil.disk_usage(self.storage.root), shutil.disk_usage(self.storage.home)
+        return Room(
+            memory_used=self.cgroups.memory_used(),
+            disk_size=inside.total,
+            disk_used=inside.used,
+            disk_free=min(inside.free, outside.free),  # a pool's file grows on the disk of its home
+        )
 
     # -- end
 

@@ -30,6 +30,7 @@ from skerry.core import (
     Provider,
     Resizable,
     Resources,
+    Room,
     SandboxInfo,
     SandboxNotFound,
     SandboxSpec,
@@ -162,6 +163,9 @@ class LocalProvider(
     async def usage(self, sandbox_id: str) -> Usage:
         await self._current(sandbox_id)
         return await self._threads.look(self.engine.usage, sandbox_id)
+
+    async def room(self) -> Room:
+        return await self._threads.look(self.engine.room)
 
     async def events(self, sandbox_id: str, since: int = 0) -> Sequence[Event]:
         return await self._threads.look(self.engine.events, sandbox_id, since)

@@ -10,11 +10,12 @@ import asyncio
 import dataclasses
 import logging
 import time
+from collections import Counter
 from collections.abc import Sequence
 
 import anyio
 
-from skerry.core import Corrupted, Event, NewerVersion, Provider, SandboxInfo, SandboxNotFound, SkerryError
+from skerry.core import Corrupted, Event, NewerVersion, Provider, SandboxInfo, SandboxNotFound, SkerryError, State
 from skerry.server.projects.sandboxes import Directory
 from skerry.server.store import Store
 
@@ -32,6 +33,11 @@ class Hub:
         """By provider and id."""
         self._news = asyncio.Event()
         directory.on_news, directory.on_gone = self.collect, self._ended
+
+    def states(self) -> dict[State, int]:
+        """How many sandboxes were in each state at the last look."""
+        seen = Counter(info.state for infos in self._seen.values() for info in infos.values())
+        return {state: seen[state] for state in State}
 
     async def wait(self, timeout: float) -> None:
         """Return at the next event, or after `timeout`."""

@@ -98,12 +98,12 @@ async def _deliver(context: Context, client: httpx2.AsyncClient, webhook: Webhoo
         if await store.webhooks.get(webhook.project_id, webhook.id) is None:
             return  # it was removed
         status = await _send(client, webhook, event, context.settings.webhook_private)
-        context.metrics.count("webhook_deliveries")
         if status.startswith("2"):
+            context.metrics.webhooks["delivered"] += 1
             await store.webhooks.progress(webhook.id, event.seq, status=status)
             attempts = 0
             continue
-        context.metrics.count("webhook_failures")
+        context.metrics.webhooks["failed"] += 1
         attempts += 1
         pause = min(LONGEST_PAUSE, 2.0**attempts) * random.uniform(0.75, 1.25)
         if attempts >= context.settings.webhook_attempts:

@@ -68,12 +68,13 @@ async def create(
         on_log=on_log,
         on_progress=on_progress,
     )
-    try:
-        made = await make()
-    except SandboxNotFound:
-        if idempotency_key is None:
-            raise
-        made = await make()  # the request that was making it with the same key has given up, and left nothing
+    with context.metrics.creation():
+        try:
+            made = await make()
+        except SandboxNotFound:
+            if idempotency_key is None:
+                raise
+            made = await make()  # the request that was making it with the same key has given up, and left nothing
     await context.sandboxes.adopt(made, project, made_by=maker(actor))
     return made, names.outer_sandbox(project, await made.info())
 

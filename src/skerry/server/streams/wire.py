@@ -144,6 +144,8 @@ class _Gateway:
         allowed = self._rights.has(action)
         if allowed:
             self._used.add(action)
+            if frame.type == Type.START:
+                self._context.metrics.commands["wire"] += 1
         if not allowed or action is not Action.SANDBOX_READ:
             outcome = "ok" if allowed else "PERMISSION_DENIED"
             self._trail.add(action, f"WIRE {Type(frame.type).name}", outcome)
@@ -194,13 +196,17 @@ class _Gateway:
     # A key and its echo: straight from one socket to the other, where nothing is before them and nothing to be checked.
 
     def _up_now(self, data: bytes) -> bool:
-        return self._waits and self._gate.passes(data) and self._agent.send_now(data)
+        passed = self._waits and self._gate.passes(data) and self._agent.send_now(data)
+        if passed:
+            self._context.metrics.bytes["received"] += len(data)
+        return passed
 
     def _down_now(self, data: bytes) -> bool:
         assert self._quick is not None
         if self._sending.locked() or not self._quick.writes:
             return False
         self._quick.send_now(self._splice.feed(data))
+        self._context.metrics.bytes["sent"] += len(data)
         return True
 
     async def _send(self, data: bytes) -> None:

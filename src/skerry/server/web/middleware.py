@@ -7,6 +7,7 @@ import logging
 import re
 import secrets
 import time
+from collections import Counter
 
 from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -42,7 +43,7 @@ class Front:
         connection = HTTPConnection(scope)
         given = connection.headers.get("x-request-id", "")
         request_id = given if _ID.fullmatch(given) else secrets.token_hex(8)
-        exchange = _Exchange(scope, send, request_id)
+        exchange = _Exchange(scope, send, request_id, self._context.metrics.bytes)
         kind = "sockets" if scope["type"] == "websocket" else "requests"
         self._context.metrics.open[kind] += 1
         try:
@@ -82,11 +83,12 @@ class Front:
                 hint="wait until some have ended",
             )
         try:
-            await self._app(scope, receive, exchange.send)
+            await self._app(scope, exchange.counted(receive), exchange.send)
         finally:
             under_way.leave(actor.id)
 
     async def _refuse(self, exchange: _Exchange, receive: Receive, error: SkerryError) -> None:
+        exchange.code = error.code
         if exchange.status:
             return  # an answer has already begun: it can only be cut
         if exchange.scope["type"] == "websocket":
@@ -98,10 +100,12 @@ class Front:
 class _Exchange:
     """One request or socket, and its outcome."""
 
-    def __init__(self, scope: Scope, send: Send, request_id: str) -> None:
-        self.scope, self._send, self.request_id = scope, send, request_id
+    def __init__(self, scope: Scope, send: Send, request_id: str, bytes: Counter[str]) -> None:
+        self.scope, self._send, self.request_id, self._bytes = scope, send, request_id, bytes
         self.actor = "anonymous"
         self.status = 0
+        self.code: str | None = None
+        """Of the error that it ended with."""
         self._began = time.perf_counter()
 
     async def send(self, message: Message) -> None:
@@ -114,15 +118,29 @@ class _Exchange:
             message = {**message, "headers": headers}
         elif message["type"] in ("websocket.accept", "websocket.close"):
             self.status = self.status or (101 if message["type"] == "websocket.accept" else 403)
+        else:
+            self._bytes["sent"] += _size(message)
         await self._send(message)
+
+    def counted(self, receive: Receive) -> Receive:
+        async def counting() -> Message:
+            message = await receive()
+            self._bytes["received"] += _size(message)
+            return message
+
+        return counting
 
     def finish(self, context: Context) -> None:
         route = self.scope.get("route")
         path = getattr(route, "path", "unknown")
         method = "WS" if self.scope["type"] == "websocket" else self.scope["method"]
         seconds = time.perf_counter() - self._began
-        if method != "WS":
-            context.metrics.request(method if route is not None else "any", path, self.status, seconds)
+        if method == "WS":
+            context.metrics.socket(path, self.status)
+        else:
+            context.metrics.request(method, path, self.status, seconds)
+        if code := self.code or self.scope.get("state", {}).get("outcome"):
+            context.metrics.failures[code] += 1
         fields = {
             "request_id": self.request_id,
             "method": method,
@@ -133,3 +151,8 @@ class _Exchange:
             "address": (self.scope.get("client") or ("",))[0],
         }
         access.info("%s %s %s", method, self.scope["path"], self.status, extra=fields)
+
+
+def _size(message: Message) -> int:
+    """Bytes that a message carries for a caller or from one."""
+    return len(message.get("body") or message.get("bytes") or message.get("text") or b"")

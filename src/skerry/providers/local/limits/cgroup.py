@@ -118,6 +118,13 @@ class Cgroups:
             raise ProviderUnavailable(f"this machine has no {controller} cgroup controller")
         return self.group(hierarchy, sandbox_id) / (version1 if hierarchy.version == 1 else version2)
 
+    def memory_used(self) -> int | None:
+        """Bytes that all sandboxes of this machine use together; None where nothing counts them."""
+        try:
+            return int(self._file("memory", ".", "memory.usage_in_bytes", "memory.current").read_text())
+        except (OSError, ProviderUnavailable):
+            return None
+
     def prepare(self) -> None:
         """Make the parent of the sandboxes' groups in each hierarchy; what is there already stays.
 

@@ -153,7 +153,9 @@ async def create(
     holder = leased_to(context, spec, holder)
     if spec.idempotency_key is None and idempotency_key is not None:
         spec = dataclasses.replace(spec, idempotency_key=f"header:{idempotency_key}")
-    info = await context.providers.default.create(await inner_spec(context, who, project, spec))
+    spec = await inner_spec(context, who, project, spec)
+    with context.metrics.creation():
+        info = await context.providers.default.create(spec)
     return await adopt(request, context, who, project, info, holder, process)
 
 

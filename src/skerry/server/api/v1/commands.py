@@ -33,6 +33,7 @@ async def exec_command(request: Request, context: Ctx, who: Who, box: Box, body:
     If the client disconnects before the end, the command is killed with all its descendants.
     """
     stdin = inside.chosen(body.stdin, body.stdin_base64)
+    context.metrics.commands["http"] += 1
     if wants(request, NDJSON):
         return lines(lambda sender: _stream(sender, box, body, stdin))
 
@@ -84,6 +85,7 @@ async def run_code(request: Request, context: Ctx, who: Who, box: Box, body: ins
 
     A non-zero exit, a signal, a timeout and a lack of memory are results.
     """
+    context.metrics.commands["http"] += 1
     run = box.code_run(
         body.code,
         language=body.language,

@@ -31,6 +31,7 @@ WaitFor = Annotated[float, Query(gt=0, le=86400, description="Wait at most this 
 )
 async def spawn(context: Ctx, box: Box, body: inside.SpawnProcess) -> Response:
     """The process outlives this request and every client. After `timeout` seconds it is killed with its descendants."""
+    context.metrics.commands["http"] += 1
     process = await box.processes.spawn(
         body.command,
         cwd=body.cwd,

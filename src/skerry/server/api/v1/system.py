@@ -6,7 +6,7 @@ from importlib.metadata import version
 
 from fastapi.responses import PlainTextResponse
 
-from skerry.core import capabilities
+from skerry.core import SkerryError, capabilities
 from skerry.server.context import Ctx
 from skerry.server.web.guard import Routes
 from skerry.server.web.models.types import Answer
@@ -39,8 +39,12 @@ async def health(context: Ctx) -> ServerHealth:
 @router.get("/metrics", response_class=PlainTextResponse)
 async def metrics(context: Ctx) -> PlainTextResponse:
     """Get counters and gauges for Prometheus."""
-    gauges = {"sandboxes": float(len(context.store.accounts.all_owned("sandbox")))}
-    return PlainTextResponse(context.metrics.text(gauges), media_type="text/plain; version=0.0.4; charset=utf-8")
+    try:
+        room = await context.providers.default.room()
+    except SkerryError:  # the rest can still be told, and a provider that does not answer matters to its reader
+        room = None
+    text = context.metrics.text(context.events.states(), room)
+    return PlainTextResponse(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 @router.get("/v1/server")

@@ -29,8 +29,9 @@ WaitFor = Annotated[float, Query(gt=0, le=86400, description="Wait at most this 
 @router.post(
     SANDBOX + "/terminals", **op("Start a program on a terminal", mirrored(TerminalInfo), status=201, raises=START)
 )
-async def create(box: Box, body: inside.CreateTerminal) -> Response:
+async def create(context: Ctx, box: Box, body: inside.CreateTerminal) -> Response:
     """Without a command it is a login shell. The terminal outlives this request and every client."""
+    context.metrics.commands["http"] += 1
     terminal = await box.terminals.create(
         body.command, cols=body.cols, rows=body.rows, cwd=body.cwd, env=body.env, user=body.user
     )
