@@ -45,6 +45,7 @@ from skerry.sdk.commands.request import (
 from skerry.sdk.connection.link import CHECK_GUARD, Link, PassiveLink
 from skerry.sdk.create import CreateOptions, make_sandbox
 from skerry.sdk.events import EventCallback, EventLog, EventType
+from skerry.sdk.listing import look_up
 from skerry.sdk.log import log
 from skerry.sdk.parts import Parts
 from skerry.sdk.state import lifecycle
@@ -157,13 +158,13 @@ class AsyncSandbox(Parts, StateVerbs):
         Raises SandboxNotFound.
         """
         chosen = registry.provider(provider)
-        return cls(chosen, await chosen.get(id), auto_start=auto_start)
+        return cls(chosen, await look_up(chosen, chosen.get, id), auto_start=auto_start)
 
     @classmethod
     async def find(cls, id_or_name: str, *, provider: str | Provider | None = None, auto_start: bool = True) -> Self:
         """The sandbox with that id or name, as `get`: `async with` does not destroy it. Raises SandboxNotFound."""
         chosen = registry.provider(provider)
-        return cls(chosen, await chosen.find(id_or_name), auto_start=auto_start)
+        return cls(chosen, await look_up(chosen, chosen.find, id_or_name), auto_start=auto_start)
 
     @classmethod
     async def list(

@@ -28,7 +28,12 @@ JSON = {"content-type": "application/json"}
         ('{"nmae": "x"}', JSON, "there is no field 'nmae'", "did you mean 'name'?"),
         ('{"resources": {"mem": 1}}', JSON, "there is no field 'resources.mem'", "did you mean 'memory'?"),
         ('{"source": {"git": "x", "rf": "y"}}', JSON, "there is no field 'source.rf'", "did you mean 'ref'?"),
-        ('{"env": {"A": 1}, "timeout": "s3cret"}', JSON, "'env.A': must be text; 'timeout': input should be a", ""),
+        (
+            '{"env": {"A": 1}, "timeout": "s3cret"}',
+            JSON,
+            "'env.A': must be text; 'timeout': must be a number of seconds, or text",
+            "",
+        ),
         ('{"name": "x",\n "env": }', JSON, "the body is not JSON: expecting value at line 2, column 9", "names and"),
         ('{"name": "x', JSON, "the body is not JSON: unterminated string at line 1, column 10", "names and"),
     ],

@@ -177,5 +177,5 @@ def require_root() -> None:
     if os.geteuid() != 0:
         raise ProviderUnavailable(
             "local sandboxes require root (user namespaces, cgroups, mounts)",
-            hint="use sudo, or a provider that needs no root here (a Skerry server, Docker, a cloud)",
+            hint="use sudo, or a Skerry server on this machine or another: `skerry login`",
         )

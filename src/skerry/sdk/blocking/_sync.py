@@ -32,6 +32,7 @@ from skerry.core import (
     Provider,
     SandboxInfo,
     SandboxSpec,
+    Seconds,
     SkerryError,
     SnapshotInfo,
     State,
@@ -1855,8 +1856,10 @@ class Sandbox:
         """Change CPU and memory, as `set_limits` does."""
         return run(self._inner.scale(cpu=cpu, memory=memory))
 
-    def set_timeout(self, seconds: float) -> SandboxInfo:
-        """Set the timeout to `seconds` from now, sooner or later than before; `on_timeout` stays as it is.
+    def set_timeout(self, seconds: Seconds) -> SandboxInfo:
+        """Set the timeout to `seconds` from now, or to text such as "2h", sooner or later than before.
+
+        `on_timeout` stays as it is.
 
         Raises QuotaExceeded above the maximum lifetime, Unsupported where the provider cannot, SandboxNotFound.
         """

@@ -82,7 +82,7 @@ class Restore:
         if record.spec.template != kept.template:
             raise Conflict(
                 f"snapshot {kept.id} is of the template {kept.template!r}, not of {record.spec.template!r}",
-                hint=f"create a sandbox from it: create(snapshot={kept.id!r})",
+                hint="create a sandbox from that snapshot",
             )
         if record.limits.disk is not None and kept.total > record.limits.disk:
             raise QuotaExceeded(
