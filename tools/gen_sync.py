@@ -135,7 +135,7 @@ class Generator:
         if any(isinstance(item, Function) and item.name == "__repr__" for item in node.body):
             lines += [
                 "    def __repr__(self) -> str:",
-                '        return repr(self._inner).replace("<Async", "<", 1)',
+                '        return repr(self._inner).replace("<Async", "<")',
                 "",
             ]
         own = {item.name for item in node.body if isinstance(item, Function)}

@@ -71,6 +71,10 @@ class AsyncForkResult:
     def __init__(self, sandbox: AsyncSandbox | None, error: SkerryError | None = None) -> None:
         self._sandbox, self._error = sandbox, error
 
+    def __repr__(self) -> str:
+        outcome = f"failed: {self._error.code}" if self._sandbox is None and self._error else repr(self._sandbox)
+        return f"<{type(self).__name__} {outcome}>"
+
     @property
     def sandbox(self) -> AsyncSandbox | None:
         """The copy; None when it could not be made."""
@@ -116,8 +120,9 @@ class AsyncSandbox(Parts, StateVerbs):
             self._link.on_start = self._serve
 
     def __repr__(self) -> str:
-        name = "" if self.name is None else f" name={self.name!r}"
-        return f"<{type(self).__name__} {self.id}{name} provider={self.provider!r}>"
+        name = "" if self.name is None else f" {self.name!r}"
+        state = State.DESTROYED if self._link.destroyed else self._info.state  # as last known: nobody is asked
+        return f"<{type(self).__name__} {self.id}{name} {state} on {self.provider}>"
 
     @classmethod
     async def create(cls, provider: str | Provider | None = None, **given: Unpack[CreateOptions]) -> Self:
