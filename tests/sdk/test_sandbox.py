@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from typing import Any
@@ -191,3 +192,14 @@ async def test_a_repr_has_ids_and_neither_secrets_nor_questions_to_the_provider(
     blocking = Sandbox.create(fake, name="box")
     assert repr(blocking) == f"<Sandbox {blocking.id} 'box' running on fake>"
     blocking.destroy()
+
+
+async def test_create_is_entered_without_await_and_still_a_coroutine(fake: FakeProvider) -> None:
+    async with AsyncSandbox.create(fake, name="box") as sandbox:
+        assert isinstance(sandbox, AsyncSandbox) and fake.leased == [sandbox.id]
+    assert not fake.sandboxes
+    made = await asyncio.create_task(AsyncSandbox.create(fake))
+    async with anyio.create_task_group() as group:
+        group.start_soon(AsyncSandbox.create, fake)
+    assert len(fake.sandboxes) == 2
+    await made.destroy()

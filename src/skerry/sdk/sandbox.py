@@ -44,6 +44,7 @@ from skerry.sdk.commands.request import (
 )
 from skerry.sdk.connection.link import CHECK_GUARD, Link, PassiveLink
 from skerry.sdk.create import CreateOptions, make_sandbox
+from skerry.sdk.enterable import enterable
 from skerry.sdk.events import EventCallback, EventLog, EventType
 from skerry.sdk.listing import look_up
 from skerry.sdk.log import log
@@ -125,6 +126,7 @@ class AsyncSandbox(Parts, StateVerbs):
         return f"<{type(self).__name__} {self.id}{name} {state} on {self.provider}>"
 
     @classmethod
+    @enterable
     async def create(cls, provider: str | Provider | None = None, **given: Unpack[CreateOptions]) -> Self:
         """Make a sandbox that is ready for commands. Its options are those of `CreateOptions`; all may be left out.
 

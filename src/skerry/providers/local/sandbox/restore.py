@@ -13,7 +13,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from skerry.core import Conflict, DiskFull, QuotaExceeded, SkerryError, State
+from skerry.core import Conflict, DiskFull, QuotaExceeded, SkerryError, State, human_size
 from skerry.providers.local.locks import FileLock
 from skerry.providers.local.sandbox.changes import Changes, Recoveries, restoring_trees
 from skerry.providers.local.sandbox.record import Happening, Record, error_event
@@ -86,7 +86,8 @@ class Restore:
             )
         if record.limits.disk is not None and kept.total > record.limits.disk:
             raise QuotaExceeded(
-                f"snapshot {kept.id} holds {kept.total} bytes, above the disk limit of {record.limits.disk}",
+                f"snapshot {kept.id} holds {human_size(kept.total)}, above the disk limit of "
+                f"{human_size(record.limits.disk)}",
                 hint="raise the limit first: set_limits(disk=…)",
             )
 
