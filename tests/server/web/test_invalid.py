@@ -5,6 +5,8 @@ from __future__ import annotations
 import httpx2
 import pytest
 
+from skerry.server.web.models.sandboxes import CreateSandbox
+
 JSON = {"content-type": "application/json"}
 
 
@@ -62,3 +64,9 @@ def test_no_body_takes_a_field_that_does_not_exist(owner: httpx2.Client) -> None
 def test_a_parameter_is_named_with_its_place(owner: httpx2.Client) -> None:
     assert owner.get("/v1/events?limit=0").json()["detail"].startswith("'limit': input should be")
     assert "'path' is missing from the query" in owner.get("/v1/signed/sb-1").json()["detail"]
+
+
+def test_a_timeout_in_a_body_may_have_units() -> None:
+    assert CreateSandbox.model_validate({"timeout": "1h30m", "auto_stop": 60}).timeout == 5400
+    shown = CreateSandbox.model_json_schema()["properties"]["timeout"]
+    assert {"number", "string"} <= {each.get("type") for each in shown["anyOf"]}, shown
