@@ -135,7 +135,7 @@ class Generator:
         if any(isinstance(item, Function) and item.name == "__repr__" for item in node.body):
             lines += [
                 "    def __repr__(self) -> str:",
-                '        return repr(self._inner).replace("<Async", "<", 1)',
+                '        return repr(self._inner).replace("<Async", "<")',
                 "",
             ]
         own = {item.name for item in node.body if isinstance(item, Function)}
@@ -179,7 +179,7 @@ class Generator:
         return [*quoted[:-1], quoted[-1] + '"""'] if not rest else [*quoted, f'{indent}"""']
 
     def method(self, module: str, owner: ast.ClassDef, node: Function) -> list[str]:
-        decorators = [ast.unparse(item) for item in node.decorator_list]
+        decorators = [name for item in node.decorator_list if (name := ast.unparse(item)) != "enterable"]
         name = DUNDERS.get(node.name) or METHODS.get(node.name, node.name)
         returns = ast.unparse(node.returns) if node.returns else "None"
         lines = [f"    @{item}" for item in decorators]

@@ -40,8 +40,9 @@ below with `Async` before their names, their methods awaited, `async with` and `
 ERRORS = """# Errors
 
 Every error is a `SkerryError` with a stable `code`, a `hint` that says what to do, and `retryable`, which says whether
-the same call may work later. Where Python has a word for it, the error is of that type too. `CommandFailed`,
-`OutOfMemory`, `ExecTimeout` and `GitError` carry the command's `result`.
+the same call may work later. The table has the hints as Python shows them, also in tracebacks; the command
+line and HTTP name their own options and requests instead. Where Python has a word for it, the error is of that type
+too. `CommandFailed`, `OutOfMemory`, `ExecTimeout` and `GitError` carry the command's `result`.
 
 """
 CONFORMANCE = """# Conformance

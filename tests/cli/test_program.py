@@ -13,6 +13,7 @@ import pytest
 from skerry.cli.program import app
 from skerry.cli.table import COMMANDS as COMMANDS_TOLD
 from skerry.cli.table import GROUPS as GROUPS_TOLD
+from skerry.cli.table import MEANT, MEANT_ALONE
 from tests.cli.conftest import Skerry
 
 GROUPS = {
@@ -228,3 +229,35 @@ def test_bench_compares_with_a_plain_process(skerry: Skerry) -> None:
     assert rows[0]["ratio"] == 1
     assert all(row["p50_ms"] > 0 and row["rounds"] == 3 for row in rows)
     assert "create and first command" in skerry("bench", "-n", "2").text
+
+
+@pytest.mark.parametrize(
+    ("asked", "meant"),
+    [
+        ("list", "ps"),
+        ("delete my-box", "rm"),
+        ("images", "template ls"),
+        ("version", "--version"),
+        ("tempalte", "template"),
+        ("volume delete x", "rm"),
+        ("template list", "ls"),
+    ],
+)
+def test_an_unknown_command_is_answered_with_the_one_that_was_meant(skerry: Skerry, asked: str, meant: str) -> None:
+    told = skerry(*asked.split()).err
+    assert f"did you mean '{meant}'?" in told and told.count("\n") == 2
+
+
+def test_every_word_of_other_programs_leads_to_a_command_that_exists() -> None:
+    for word, meant in (MEANT | MEANT_ALONE).items():
+        first, *rest = meant.split()
+        assert word not in {**COMMANDS_TOLD, **GROUPS_TOLD}
+        assert first in ("--version", "ls", *COMMANDS_TOLD, *GROUPS_TOLD)
+        assert not rest or rest[0].startswith("-") or rest[0] in NESTED[first]
+
+
+def test_a_time_may_have_units_and_what_is_none_is_refused(skerry: Skerry) -> None:
+    told = skerry("create", "--lifetime", "1x").err
+    assert "--lifetime" in told and "'1x' is not a duration" in told and "1h30m" in told
+    told = skerry("create", "--lifetime", "30d").err
+    assert "a lifetime of 30d is above the maximum" in told and "SKERRY_MAX_LIFETIME" in told

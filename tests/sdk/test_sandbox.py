@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from typing import Any
@@ -10,7 +11,7 @@ import anyio
 import pytest
 
 import skerry
-from skerry import AsyncSandbox, SandboxNotFound, SandboxStopped, State, Unsupported
+from skerry import AsyncForkResult, AsyncSandbox, Sandbox, SandboxNotFound, SandboxStopped, State, Unsupported
 from skerry.core.contract.provider import Deadlines, Leases, Provider, Resizable
 from skerry.wire import Life, LifeReply, Type
 from tests.sdk.fake_agent import Connection, FakeProvider, reply
@@ -155,3 +156,50 @@ async def test_a_passive_object_shares_the_connection_and_starts_nothing(monkeyp
         with pytest.raises(SandboxStopped):
             await sandbox.passive().exec("true")
         assert (await sandbox.info()).state is State.STOPPED
+
+
+async def test_a_wrong_name_gets_the_nearest_that_this_caller_can_list(fake: FakeProvider) -> None:
+    await AsyncSandbox.create(fake, name="precious")
+    with pytest.raises(SandboxNotFound) as caught:
+        await AsyncSandbox.connect("precius", provider=fake)
+    assert caught.value.hint == "did you mean 'precious'? Sandbox.list() has those that exist"
+    with pytest.raises(SandboxNotFound) as caught:
+        await AsyncSandbox.get("precious", provider=fake)
+    assert caught.value.hint == "get() takes an id; find() and connect() take a name too"
+    with pytest.raises(SandboxNotFound) as caught:
+        await AsyncSandbox.find("unlike", provider=fake)
+    assert caught.value.hint == SandboxNotFound.hint
+
+
+async def test_a_repr_has_ids_and_neither_secrets_nor_questions_to_the_provider(fake: FakeProvider) -> None:
+    sandbox = await AsyncSandbox.create(fake, name="box", env={"A": "s3cret"}, secrets={"B": "s3cret"})
+    asked = fake.dials
+    parts = [
+        sandbox,
+        sandbox.files,
+        sandbox.processes,
+        sandbox.git,
+        sandbox.ports,
+        AsyncForkResult(sandbox),
+        sandbox.env,
+    ]
+    shown = [repr(part) for part in parts]
+    assert shown[0] == f"<AsyncSandbox {sandbox.id} 'box' running on fake>"
+    assert all(sandbox.id in text and "s3cret" not in text and " at 0x" not in text for text in shown)
+    assert fake.dials == asked
+    await sandbox.destroy()
+    assert repr(sandbox) == f"<AsyncSandbox {sandbox.id} 'box' destroyed on fake>"
+    blocking = Sandbox.create(fake, name="box")
+    assert repr(blocking) == f"<Sandbox {blocking.id} 'box' running on fake>"
+    blocking.destroy()
+
+
+async def test_create_is_entered_without_await_and_still_a_coroutine(fake: FakeProvider) -> None:
+    async with AsyncSandbox.create(fake, name="box") as sandbox:
+        assert isinstance(sandbox, AsyncSandbox) and fake.leased == [sandbox.id]
+    assert not fake.sandboxes
+    made = await asyncio.create_task(AsyncSandbox.create(fake))
+    async with anyio.create_task_group() as group:
+        group.start_soon(AsyncSandbox.create, fake)
+    assert len(fake.sandboxes) == 2
+    await made.destroy()

@@ -27,7 +27,7 @@ from skerry.archive.members import Members, read_plain, skip_padding
 from skerry.archive.streams import Source
 from skerry.archive.unpack import Content, Layer
 from skerry.archive.verify import Unwritten
-from skerry.core import Corrupted, InvalidArgument, QuotaExceeded
+from skerry.core import Corrupted, InvalidArgument, QuotaExceeded, human_size
 from skerry.trees import BLOCK, Member, disk_errors, tar
 
 _PROGRESS = 512 * 1024
@@ -181,7 +181,7 @@ class _Unpacking:
         limit = self._limits.max_bytes
         self._ledger.content_bytes += size
         if limit is not None and self._ledger.content_bytes > limit:
-            raise QuotaExceeded(f"the archive has more than {limit} bytes of content", hint="raise max_bytes")
+            raise QuotaExceeded(f"the archive has more than {human_size(limit)} of content", hint="raise max_bytes")
         self._tell(size)
 
     def _tell(self, size: int) -> None:

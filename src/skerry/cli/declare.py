@@ -28,6 +28,16 @@ class Argument:
         self.help, self.metavar, self.show_default = help, metavar, show_default
 
 
+class Seconds(float):
+    """The type of an option that takes seconds, or text such as `90s` or `1h30m`. Its values are plain floats."""
+
+    def __new__(cls, value: str | float) -> Seconds:
+        """Raises InvalidArgument."""
+        from skerry.core import parse_duration
+
+        return float(parse_duration(value) if isinstance(value, str) else value)  # type: ignore[return-value]
+
+
 class _NotPlain(Exception):
     """typer has to look at it."""
 
@@ -113,6 +123,6 @@ class _Line:
     def _converted(self, name: str, text: str) -> Any:
         """Raises ValueError."""
         kind = self._kinds[name]
-        if kind not in (str, int, float) and not issubclass(kind, Enum):
+        if kind not in (str, int, float, Seconds) and not issubclass(kind, Enum):
             raise _NotPlain
         return kind(text)

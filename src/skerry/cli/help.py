@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from skerry.cli.table import outline
+from skerry.cli.table import COMMANDS, GROUPS, MEANT, MEANT_ALONE, outline
 
 
-class Outlined(TyperGroup):
+class Guessing(TyperGroup):
+    """Answers a word that is not one of its commands with the command that it probably means."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        asked, top = args[0], ctx.parent is None
+        if asked in self.commands or asked.startswith("-") or ctx.resilient_parsing:
+            return super().resolve_command(ctx, args)
+        # Only what this command line needs is loaded, and the table knows all.
+        known = [*COMMANDS, *GROUPS] if top else list(self.commands)
+        meant = MEANT_ALONE.get(asked.lower()) if top else None
+        meant = meant or MEANT.get(asked.lower())
+        if meant is None or not (meant.startswith("-") or meant.split()[0] in known):
+            meant = next(iter(get_close_matches(asked, known)), None)
+        guess = f"; did you mean {meant!r}?" if meant else ""
+        return ctx.fail(f"There is no command {asked!r}{guess}")
+
+
+class Outlined(Guessing):
     """Shows its commands under their headings."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:

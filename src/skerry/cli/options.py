@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
-from skerry.cli.declare import Argument, Option
+from skerry.cli.declare import Argument, Option, Seconds
 
 if TYPE_CHECKING:
     from skerry.core import VolumeMount
@@ -29,14 +29,14 @@ class OnTimeout(StrEnum):
 
 def _lifetime_help() -> str:
     """The help of --lifetime, with the default and the maximum of this machine; a server has other ones."""
-    from skerry.core import InvalidArgument, limits
+    from skerry.core import InvalidArgument, human_duration, limits
 
-    what = "Let it run for at most this many seconds from its last start"
+    what = "Let it run for at most this long from its last start, such as 90s or 2h"
     try:
         bounds = limits()
     except InvalidArgument:  # the command itself reports it
         return f"{what}; SKERRY_LIFETIME is the default, SKERRY_MAX_LIFETIME the maximum."
-    return f"{what}: {bounds.lifetime:g} by default, at most {bounds.max_lifetime:g}."
+    return f"{what}: {human_duration(bounds.lifetime)} by default, at most {human_duration(bounds.max_lifetime)}."
 
 
 Output = Annotated[Format, Option("-o", "--output", help="Print in this format.")]
@@ -50,7 +50,7 @@ Env = Annotated[
     Option("--env", "-e", metavar="K=V", help="Set an environment variable; K alone passes yours. Repeatable."),
 ]
 Name = Annotated[str | None, Option("--name", metavar="NAME", help="Give it this unique name.")]
-Lifetime = Annotated[float | None, Option("--lifetime", metavar="S", help=_lifetime_help)]
+Lifetime = Annotated[Seconds | None, Option("--lifetime", metavar="TIME", help=_lifetime_help)]
 OnTimeoutOption = Annotated[
     OnTimeout | None,
     Option(
@@ -70,11 +70,12 @@ Snapshot = Annotated[
     str | None, Option("--snapshot", metavar="SNAPSHOT", help="Begin with this snapshot, by id or name.")
 ]
 AutoStop = Annotated[
-    float | None, Option("--auto-stop", metavar="S", help="Stop it after this many seconds without work in it.")
+    Seconds | None,
+    Option("--auto-stop", metavar="TIME", help="Stop it after this long without work in it, such as 30m."),
 ]
 AutoDelete = Annotated[
-    float | None,
-    Option("--auto-delete", metavar="S", help="Destroy it after this many seconds without work in it."),
+    Seconds | None,
+    Option("--auto-delete", metavar="TIME", help="Destroy it after this long without work in it, such as 2d."),
 ]
 Encrypted = Annotated[bool | None, Option("--encrypted", help="Encrypt on disk what it writes.", show_default=False)]
 Volume = Annotated[
@@ -90,8 +91,8 @@ User = Annotated[str | None, Option("--user", "-u", metavar="USER", help="Run as
 Sudo = Annotated[bool, Option("--sudo", help="Run as root of the sandbox.")]
 Workdir = Annotated[str | None, Option("--workdir", "-w", metavar="DIR", help="Run in this directory.")]
 CommandTimeout = Annotated[
-    float | None,
-    Option("--timeout", metavar="S", help="Kill the command after this many seconds (exit 124)."),
+    Seconds | None,
+    Option("--timeout", metavar="TIME", help="Kill the command after this long, such as 90s (exit 124)."),
 ]
 Interactive = Annotated[
     bool,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 import typer
 
-from skerry.cli.declare import Argument, Option
-from skerry.cli.help import Outlined
+from skerry.cli.declare import Argument, Option, Seconds
+from skerry.cli.help import Guessing, Outlined
 from skerry.cli.options import Format
 from skerry.cli.table import ABOUT, COMMAND_LAST, COMMANDS, GROUPS, OPTIONS
 
@@ -64,7 +64,7 @@ def build(only: Container[str] | None = None) -> typer.Typer:
             inner: typer.Typer = _object(module, group)
             for each in inner.registered_commands:
                 each.callback = each.callback and for_typer(each.callback)
-            program.add_typer(inner, name=name)
+            program.add_typer(inner, name=name, cls=Guessing)
     return program
 
 
@@ -93,10 +93,18 @@ def _typer_annotation(annotation: Any) -> Any:
             made = typer.Argument(metavar=it.metavar, help=it.help, show_default=it.show_default)
         case [Option() as it]:
             text = it.help if isinstance(it.help, str) else it.help()
-            made = typer.Option(*it.names, metavar=it.metavar, help=text, show_default=it.show_default)
+            parser = _seconds if Seconds in (kind, *get_args(kind)) else None
+            made = typer.Option(*it.names, metavar=it.metavar, help=text, show_default=it.show_default, parser=parser)
         case _:
             return annotation
     return Annotated[kind, made]
+
+
+def _seconds(value: str | float) -> Seconds:
+    try:
+        return Seconds(value)
+    except ValueError:
+        raise typer.BadParameter(f"{value!r} is not a duration: write it like 90, 90s, 1h30m or 500ms") from None
 
 
 def _format(arguments: list[str]) -> Format:

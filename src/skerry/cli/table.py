@@ -101,6 +101,65 @@ Example:
 OPTIONS = {"--version": "Print the version and exit.", "-h, --help": "Show this message and exit."}
 
 
+MEANT = {
+    "list": "ls",
+    "show": "info",
+    "inspect": "info",
+    "delete": "rm",
+    "del": "rm",
+    "remove": "rm",
+    "destroy": "rm",
+    "new": "create",
+    "add": "create",
+    "make": "create",
+}
+"""Words of other programs, in groups of commands too, and the command they mean here."""
+MEANT_ALONE = {
+    "list": "ps",
+    "sandboxes": "ps",
+    "images": "template ls",
+    "templates": "template ls",
+    "image": "template",
+    "build": "template build",
+    "pull": "template build --image",
+    "volumes": "volume ls",
+    "snapshots": "snapshot ls",
+    "keys": "key ls",
+    "users": "user ls",
+    "projects": "project ls",
+    "ports": "port",
+    "commit": "snapshot create",
+    "snap": "snapshot create",
+    "save": "export",
+    "load": "import",
+    "copy": "cp",
+    "push": "cp",
+    "download": "cp",
+    "upload": "cp",
+    "shell": "sh",
+    "ssh": "sh",
+    "bash": "sh",
+    "console": "sh",
+    "enter": "sh",
+    "connect": "sh",
+    "top": "usage",
+    "stats": "usage",
+    "suspend": "pause",
+    "freeze": "pause",
+    "unpause": "resume",
+    "prune": "gc",
+    "clean": "gc",
+    "serve": "up",
+    "server": "up",
+    "signin": "login",
+    "env": "info",
+    "version": "--version",
+    "v": "--version",
+    "check": "doctor",
+}
+"""The same where no group is named."""
+
+
 def outline() -> str:
     """The help of the program as a whole: every command in a line, under its heading."""
     text = ["Usage: skerry [OPTIONS] COMMAND [ARGS]...", ""]

@@ -11,16 +11,22 @@ if TYPE_CHECKING:
     from skerry.core.atomic_file import flush_directory, replace_file
     from skerry.core.config import (
         Limits,
+        Seconds,
+        check_cores,
         check_least,
+        check_lifetime,
         check_most,
         check_seconds,
         home,
+        human_duration,
         human_size,
         limits,
         login_file,
+        parse_duration,
         parse_size,
     )
     from skerry.core.contract.channel import Ends, Pipe, PipeStream, raw_socket
+    from skerry.core.contract.greeting import HelloReader, hello_frame
     from skerry.core.contract.interruptible import Interruptible, InterruptiblePipe
     from skerry.core.contract.provider import (
         AGENT_PORT,
@@ -85,7 +91,7 @@ if TYPE_CHECKING:
         VolumeNotFound,
         agent_error,
     )
-    from skerry.core.greeting import HelloReader, hello_frame
+    from skerry.core.hints import did_you_mean, hint_for
     from skerry.core.ids import (
         PROJECT,
         RESERVED_HINT,
@@ -158,13 +164,14 @@ __getattr__, __dir__ = lazy(
     {
         "addresses": "DOCUMENTATION PRIVATE_IPV4 is_public",
         "atomic_file": "flush_directory replace_file",
-        "config": "Limits check_least check_most check_seconds home human_size limits login_file parse_size",
+        "config": "Limits Seconds check_cores check_least check_lifetime check_most check_seconds home human_duration human_size limits login_file parse_duration parse_size",
         "contract.channel": "Ends Pipe PipeStream raw_socket",
+        "contract.greeting": "HelloReader hello_frame",
         "contract.interruptible": "Interruptible InterruptiblePipe",
         "contract.provider": "AGENT_PORT Archivable Channel Deadlines Leases Pausable Portable Provider Resizable Snapshots Stoppable Templates Volumes capabilities",
         "cut": "Cut around",
         "errors": "AlreadyExists CommandFailed CommandNotFound Conflict ConnectionLost Corrupted DiskFull DiskLocked ExecTimeout FileError FileMissing GitError InternalError InvalidArgument IsADirectory NewerVersion NotADirectory NotAFile NotEmpty NotFound OutOfMemory PermissionDenied PortClosed ProcessNotFound ProviderUnavailable QuotaExceeded RateLimited ReadOnly RepositoryNotFound SandboxFailed SandboxNotFound SandboxStopped SkerryError SkerryWarning SnapshotNotFound SymlinkLoop TemplateBuildFailed TemplateNotFound Timeout TooLarge Unauthenticated Unsupported VolumeNotFound agent_error",
-        "greeting": "HelloReader hello_frame",
+        "hints": "did_you_mean hint_for",
         "ids": "PROJECT RESERVED_HINT SANDBOX SNAPSHOT USER WEBHOOK is_project_id is_sandbox_id is_snapshot_id looks_like_id new_id new_sandbox_id new_slug new_snapshot_id",
         "json": "dump_json from_plain load_json plain read_record",
         "models": "BuiltTemplate Changes CodeResult ErrorType Event ExecResult ExecStatus ExportInfo FileEvent FileEventKind FileInfo FileType ListeningPort OnTimeout ProcessInfo Resources Room SandboxInfo SandboxSpec Script Skipped SnapshotInfo SnapshotKind State TemplateInfo TerminalExit TerminalInfo Transfer Usage VolumeInfo VolumeMount",
@@ -260,6 +267,7 @@ __all__ = [
     "SandboxSpec",
     "SandboxStopped",
     "Script",
+    "Seconds",
     "SkerryError",
     "SkerryWarning",
     "Skipped",
@@ -289,18 +297,23 @@ __all__ = [
     "agent_error",
     "around",
     "capabilities",
+    "check_cores",
     "check_least",
+    "check_lifetime",
     "check_most",
     "check_mounts",
     "check_seconds",
     "check_shown",
     "check_volume_name",
+    "did_you_mean",
     "dump_json",
     "flush_directory",
     "from_plain",
     "from_problem",
     "hello_frame",
+    "hint_for",
     "home",
+    "human_duration",
     "human_size",
     "in_thread",
     "is_project_id",
@@ -316,6 +329,7 @@ __all__ = [
     "new_sandbox_id",
     "new_slug",
     "new_snapshot_id",
+    "parse_duration",
     "parse_size",
     "plain",
     "plain_name",

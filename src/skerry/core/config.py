@@ -49,11 +49,48 @@ def human_size(count: int) -> str:
     return f"{amount:.3g} TB"
 
 
-def check_seconds(value: float, what: str = "timeout") -> float:
+_DURATION_UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+"""In the order in which a duration has them."""
+_DURATION = re.compile("".join(rf"(?:(\d+(?:\.\d+)?){unit})?" for unit in _DURATION_UNITS))
+Seconds = float | str
+"""A number of seconds, or text such as "90s", "1h30m" or "500ms"."""
+
+
+def parse_duration(text: str, what: str = "timeout") -> float:
+    """Seconds from text such as "90", "90s", "1h30m" or "500ms". Raises InvalidArgument."""
+    try:
+        return float(text)
+    except ValueError:
+        match = _DURATION.fullmatch(text.strip().lower())
+    if not match or not any(match.groups()):
+        raise InvalidArgument(f"{what} {text[:40]!r} is not a duration", hint="write it like 90s, 1h30m or 500ms")
+    return sum(float(count or 0) * unit for count, unit in zip(match.groups(), _DURATION_UNITS.values(), strict=True))
+
+
+def human_duration(seconds: float) -> str:
+    """A duration as `parse_duration` reads it, to the millisecond: 2h, 1m30s, 500ms."""
+    left, text = round(seconds * 1000), ""
+    for unit, size in _DURATION_UNITS.items():
+        count, left = divmod(left, round(size * 1000))
+        text += f"{count}{unit}" if count else ""
+    return text or "0s"
+
+
+def check_seconds(value: Seconds, what: str = "timeout") -> float:
     """A finite number of seconds above 0. Raises InvalidArgument."""
-    if type(value) not in (int, float) or not math.isfinite(value) or value <= 0:
-        raise InvalidArgument(f"{what} must be a number of seconds above 0, not {value!r}")
-    return float(value)
+    seconds = parse_duration(value, what) if isinstance(value, str) else value
+    if type(seconds) not in (int, float) or not math.isfinite(seconds) or seconds <= 0:
+        raise InvalidArgument(
+            f"{what} must be a number of seconds above 0, or text such as '90s' or '2h', not {value!r}"
+        )
+    return float(seconds)
+
+
+def check_cores(cpu: float) -> float:
+    """A number of CPU cores. Raises InvalidArgument."""
+    if type(cpu) not in (int, float) or not math.isfinite(cpu) or cpu <= 0:
+        raise InvalidArgument(f"cpu must be a number of cores above 0, not {cpu!r}")
+    return float(cpu)
 
 
 LEAST_MEMORY = 4 * 10**6
@@ -107,6 +144,17 @@ def check_most(wanted: Resources, bounds: Limits) -> None:
         )
 
 
+def check_lifetime(value: Seconds, bounds: Limits | None = None) -> float:
+    """Seconds. Raises InvalidArgument, or QuotaExceeded for more than the maximum."""
+    seconds, most = check_seconds(value), (bounds or limits()).max_lifetime
+    if seconds > most:
+        raise QuotaExceeded(
+            f"a lifetime of {human_duration(seconds)} is above the maximum of {human_duration(most)}",
+            hint="ask for less, or raise the maximum with SKERRY_MAX_LIFETIME",
+        )
+    return seconds
+
+
 _VARIABLES = tuple(f"SKERRY_{field.name.upper()}" for field in fields(Limits))
 
 
@@ -129,9 +177,10 @@ def _limits(texts: tuple[str | None, ...]) -> Limits:
 
 def _number(text: str, variable: str) -> float:
     try:
-        return check_seconds(float(text), variable)
+        return check_seconds(text if "LIFETIME" in variable else float(text), variable)
     except ValueError:
-        raise InvalidArgument(f"{variable}={text!r} is not a number above 0") from None
+        words = "a duration such as 2h" if "LIFETIME" in variable else "a number above 0"
+        raise InvalidArgument(f"{variable}={text!r} is not {words}") from None
 
 
 def home() -> Path:

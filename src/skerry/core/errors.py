@@ -72,9 +72,39 @@ class SkerryError(Exception):
             self.hint = hint
         if retryable is not None:
             self.retryable = retryable
+        self._show(self.hint)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        old = self.hint
+        super().__setattr__(name, value)
+        if name == "hint":
+            self._show(self.hint, instead_of=old)
+
+    def _show(self, hint: str, instead_of: str = "") -> None:
+        """Show the hint below the message in a traceback: one note, the first."""
+        notes = [note for note in getattr(self, "__notes__", ()) if note not in (_note(hint), _note(instead_of))]
+        self.__notes__ = [_note(hint), *notes] if hint else notes
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Copies and pickles have every attribute, also `errno`, which OSError itself leaves out."""
+        state = dict(self.__dict__)
+        if isinstance(self, OSError) and self.errno is not None:
+            state["errno"] = self.errno
+        return _again, (type(self), *self.args), state
 
     def __str__(self) -> str:
         return self.message
+
+
+def _note(hint: str) -> str:
+    return f"hint: {hint}"
+
+
+def _again(kind: type[SkerryError], *args: object) -> SkerryError:
+    """An error without its attributes: its class may ask for more than the message."""
+    error = (OSError if issubclass(kind, OSError) else Exception).__new__(kind, *args)
+    Exception.__init__(error, *args)
+    return error
 
 
 class SkerryWarning(UserWarning):
@@ -150,7 +180,6 @@ class ExecTimeout(Timeout):
 
 class QuotaExceeded(SkerryError):
     code = "QUOTA_EXCEEDED"
-    hint = "clean up, or raise the limit"
 
 
 class RateLimited(SkerryError):
@@ -193,7 +222,7 @@ class Corrupted(SkerryError):
 
 class SandboxNotFound(SkerryError, LookupError):
     code = "SANDBOX_NOT_FOUND"
-    hint = "it was destroyed or its lifetime ended; create a new one"
+    hint = "it was destroyed, or its lifetime ended; Sandbox.list() has those that exist"
 
 
 class SandboxStopped(SkerryError):
@@ -210,7 +239,7 @@ class SandboxFailed(SkerryError):
 
 class SnapshotNotFound(SkerryError, LookupError):
     code = "SNAPSHOT_NOT_FOUND"
-    hint = "snapshots.list() or `skerry snapshot ls` shows those that exist"
+    hint = "snapshots.list() shows those that exist"
 
 
 class VolumeNotFound(SkerryError, LookupError):

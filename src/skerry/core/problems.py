@@ -8,6 +8,7 @@ from typing import Any
 
 from skerry.core import errors
 from skerry.core.errors import SkerryError
+from skerry.core.hints import hint_for
 from skerry.core.json import dump_json, from_plain, load_json
 from skerry.core.models import ExecResult
 
@@ -21,7 +22,7 @@ def to_problem(error: SkerryError) -> dict[str, Any]:
         "title": type(error).__name__,
         "code": error.code,
         "detail": error.message,
-        "hint": error.hint,
+        "hint": hint_for("http", error.hint),
         "retryable": error.retryable,
     }
     for name in ("option", "providers", "step", "log", "retry_after", "request_id"):
@@ -46,7 +47,7 @@ def from_problem(problem: Mapping[str, Any]) -> SkerryError:
     except (KeyError, TypeError, ValueError) as wrong:
         raise errors.Corrupted(f"the server sent an error {code[:40]} that cannot be read") from wrong
     if isinstance(problem.get("hint"), str):
-        error.hint = problem["hint"]
+        error.hint = hint_for("python", problem["hint"], written_for="http")
     error.retryable = problem.get("retryable") is True
     return error
 

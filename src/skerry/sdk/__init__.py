@@ -52,13 +52,12 @@ if TYPE_CHECKING:
     from skerry.sdk.git.output import GitBranch, GitCommit, GitFileStatus, GitStatus
     from skerry.sdk.health import Health, HealthCheck, HealthReport
     from skerry.sdk.instructions import InstructionsContext
-    from skerry.sdk.listing import SandboxPage, SandboxStatus, select_sandboxes
+    from skerry.sdk.listing import SandboxPage, SandboxStatus, look_up, select_sandboxes
     from skerry.sdk.options import (
         ResourceOptions,
         SpecOptions,
         VolumeOptions,
         build_spec,
-        check_lifetime,
         check_resources,
         check_text,
     )
@@ -105,8 +104,8 @@ __getattr__, __dir__ = lazy(
         "git.output": "GitBranch GitCommit GitFileStatus GitStatus",
         "health": "Health HealthCheck HealthReport",
         "instructions": "InstructionsContext",
-        "listing": "SandboxPage SandboxStatus select_sandboxes",
-        "options": "ResourceOptions SpecOptions VolumeOptions build_spec check_lifetime check_resources check_text",
+        "listing": "SandboxPage SandboxStatus look_up select_sandboxes",
+        "options": "ResourceOptions SpecOptions VolumeOptions build_spec check_resources check_text",
         "ports.ports": "AsyncConnection AsyncForward AsyncPorts",
         "processes.process": "AsyncProcess",
         "processes.processes": "AsyncProcesses",
@@ -207,7 +206,6 @@ __all__ = [
     "archivable",
     "build_spec",
     "check_grace",
-    "check_lifetime",
     "check_resources",
     "check_text",
     "check_user",
@@ -217,6 +215,7 @@ __all__ = [
     "export",
     "is_local_registry",
     "list_stream",
+    "look_up",
     "offering",
     "pack_stream",
     "pausable",

@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from skerry._model import Model
-from skerry.core import InvalidArgument, SandboxInfo, SandboxSpec, State, Usage
+from skerry.core import (
+    InvalidArgument,
+    Provider,
+    SandboxInfo,
+    SandboxNotFound,
+    SandboxSpec,
+    SkerryError,
+    State,
+    Usage,
+    did_you_mean,
+    looks_like_id,
+    plain_name,
+)
 from skerry.sdk.commands.request import check_whole
 from skerry.sdk.options import check_pairs
 
@@ -70,6 +83,21 @@ def select_sandboxes(
     page = tuple(found[:limit])
     more = len(found) > len(page)
     return SandboxPage(items=page, cursor=f"{page[-1].created_at!r}:{page[-1].id}" if more else None)
+
+
+async def look_up(provider: Provider, call: Callable[[str], Awaitable[SandboxInfo]], asked: str) -> SandboxInfo:
+    """What `call` finds. Raises SandboxNotFound; its hint has the closest name of what this caller can list."""
+    try:
+        return await call(asked)
+    except SandboxNotFound as error:
+        if not looks_like_id(asked):
+            with suppress(SkerryError, OSError):
+                names = [name for info in await provider.list() if (name := plain_name(info.name, info.labels))]
+                if asked in names:  # only `get` does not find it
+                    error.hint = "get() takes an id; find() and connect() take a name too"
+                elif near := did_you_mean(asked, names):
+                    error.hint = f"{near} Sandbox.list() has those that exist"
+        raise
 
 
 NOT_TOLD = frozenset({"snapshot", "env", "secrets", "secrets_of", "idempotency_key", "source", "leased", "unsynced"})

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import math
 from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
 from typing import Literal, TypedDict, Unpack, cast, get_args
@@ -17,16 +15,19 @@ from skerry.core import (
     Limits,
     OnTimeout,
     Provider,
-    QuotaExceeded,
     Resources,
     SandboxSpec,
+    Seconds,
     Unsupported,
     VolumeInfo,
     VolumeMount,
+    check_cores,
     check_least,
+    check_lifetime,
     check_most,
     check_mounts,
     check_seconds,
+    did_you_mean,
     limits,
     looks_like_id,
     parse_size,
@@ -56,18 +57,18 @@ class SpecOptions(TypedDict, total=False):
     """Your own notes, which `list` can select by."""
     labels: Mapping[str, str] | None
     """The same as `metadata`, for programs."""
-    timeout: float | None
-    """The longest time it runs, in seconds from its last start."""
+    timeout: Seconds | None
+    """The longest time it runs from its last start: seconds, or text such as "2h"."""
     on_timeout: OnTimeout | None
     """What happens then: "stop" keeps its files, and the next call or `start` begins a new `timeout`; "destroy" removes
     it; "pause" freezes it, where the provider can. None: a sandbox with a name is stopped, one without is destroyed."""
-    auto_stop: float | None
+    auto_stop: Seconds | None
     """Stop it after this many seconds without work in it."""
-    idle_timeout: float | None
+    idle_timeout: Seconds | None
     """The same as `auto_stop`."""
-    auto_archive: float | None
+    auto_archive: Seconds | None
     """Archive it after this many seconds without work, counted from the same moment as `auto_stop`."""
-    auto_delete: float | None
+    auto_delete: Seconds | None
     """Destroy it after this many seconds without work, counted from the same moment as `auto_stop`."""
     keep_alive: bool | None
     """True: the sandbox is never stopped, archived or destroyed for lack of work."""
@@ -220,13 +221,6 @@ def check_workdir(workdir: str | PurePosixPath) -> str:
     return str(workdir)
 
 
-def check_lifetime(seconds: float, bounds: Limits | None = None) -> float:
-    most = (bounds or limits()).max_lifetime
-    if check_seconds(seconds) > most:
-        raise QuotaExceeded(f"a lifetime of {seconds:g} s is above the maximum of {most:g} s")
-    return float(seconds)
-
-
 def check_on_timeout(on_timeout: object) -> OnTimeout | None:
     """Raises InvalidArgument."""
     if on_timeout is not None and on_timeout not in get_args(OnTimeout):
@@ -251,8 +245,7 @@ def check_resources(resources: ResourceOptions | None, bounds: Limits | None = N
     known = [field.name for field in dataclasses.fields(Resources)]
     for name in given:
         if name not in known:
-            near = difflib.get_close_matches(str(name), known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(known)}"
+            hint = did_you_mean(str(name), known, f"use one of {', '.join(known)}")
             raise InvalidArgument(f"there is no resource {name!r}", hint=hint)
     if given.get("gpu") is not None:
         hint = "leave it out: the template 'pytorch' computes on the CPU"
@@ -265,7 +258,7 @@ def check_resources(resources: ResourceOptions | None, bounds: Limits | None = N
     if isinstance(memory, float) or isinstance(disk, float):
         raise InvalidArgument("memory and disk must be bytes or text such as '2GB', not a fraction")
     wanted = Resources(
-        cpu=None if cpu is None else _cores(cpu),
+        cpu=None if cpu is None else check_cores(cpu),
         memory=None if memory is None else parse_size(memory, "memory"),
         disk=None if disk is None else parse_size(disk, "disk"),
         pids=None if pids is None else check_whole(pids, "pids", least=1),
@@ -273,12 +266,6 @@ def check_resources(resources: ResourceOptions | None, bounds: Limits | None = N
     check_least(memory=wanted.memory, pids=wanted.pids)
     check_most(wanted, bounds)
     return wanted
-
-
-def _cores(cpu: float) -> float:
-    if type(cpu) not in (int, float) or not math.isfinite(cpu) or cpu <= 0:
-        raise InvalidArgument(f"cpu must be a number of cores above 0, not {cpu!r}")
-    return float(cpu)
 
 
 def check_volumes(volumes: object) -> tuple[VolumeMount, ...]:

@@ -44,7 +44,9 @@ from skerry.sdk.commands.request import (
 )
 from skerry.sdk.connection.link import CHECK_GUARD, Link, PassiveLink
 from skerry.sdk.create import CreateOptions, make_sandbox
+from skerry.sdk.enterable import enterable
 from skerry.sdk.events import EventCallback, EventLog, EventType
+from skerry.sdk.listing import look_up
 from skerry.sdk.log import log
 from skerry.sdk.parts import Parts
 from skerry.sdk.state import lifecycle
@@ -69,6 +71,10 @@ class AsyncForkResult:
 
     def __init__(self, sandbox: AsyncSandbox | None, error: SkerryError | None = None) -> None:
         self._sandbox, self._error = sandbox, error
+
+    def __repr__(self) -> str:
+        outcome = f"failed: {self._error.code}" if self._sandbox is None and self._error else repr(self._sandbox)
+        return f"<{type(self).__name__} {outcome}>"
 
     @property
     def sandbox(self) -> AsyncSandbox | None:
@@ -115,10 +121,12 @@ class AsyncSandbox(Parts, StateVerbs):
             self._link.on_start = self._serve
 
     def __repr__(self) -> str:
-        name = "" if self.name is None else f" name={self.name!r}"
-        return f"<{type(self).__name__} {self.id}{name} provider={self.provider!r}>"
+        name = "" if self.name is None else f" {self.name!r}"
+        state = State.DESTROYED if self._link.destroyed else self._info.state  # as last known: nobody is asked
+        return f"<{type(self).__name__} {self.id}{name} {state} on {self.provider}>"
 
     @classmethod
+    @enterable
     async def create(cls, provider: str | Provider | None = None, **given: Unpack[CreateOptions]) -> Self:
         """Make a sandbox that is ready for commands. Its options are those of `CreateOptions`; all may be left out.
 
@@ -157,13 +165,13 @@ class AsyncSandbox(Parts, StateVerbs):
         Raises SandboxNotFound.
         """
         chosen = registry.provider(provider)
-        return cls(chosen, await chosen.get(id), auto_start=auto_start)
+        return cls(chosen, await look_up(chosen, chosen.get, id), auto_start=auto_start)
 
     @classmethod
     async def find(cls, id_or_name: str, *, provider: str | Provider | None = None, auto_start: bool = True) -> Self:
         """The sandbox with that id or name, as `get`: `async with` does not destroy it. Raises SandboxNotFound."""
         chosen = registry.provider(provider)
-        return cls(chosen, await chosen.find(id_or_name), auto_start=auto_start)
+        return cls(chosen, await look_up(chosen, chosen.find, id_or_name), auto_start=auto_start)
 
     @classmethod
     async def list(

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from skerry.core import InvalidArgument, Resources, Unsupported, check_seconds, parse_size
+from skerry.core import InvalidArgument, Resources, Unsupported, check_cores, parse_size
 from skerry.templates import model
 from skerry.templates.document import MAX_SIZE, Value, read
 from skerry.templates.model import Command, File, Packages, Scripts, Template
@@ -168,7 +168,7 @@ def _resources(value: Value) -> Resources:
 
     def cores(value: Value) -> float:
         try:
-            return check_seconds(float(value.text()), "cpu")
+            return check_cores(float(value.text()))
         except ValueError:
             value.wrong(f"must be a number of cores above 0, not {value.text()!r}")
 

@@ -561,3 +561,31 @@ async def test_an_id_that_is_none_leads_nowhere(id: str) -> None:
         with pytest.raises(errors.SandboxNotFound):
             await call(id)
     await provider.destroy(id)
+
+
+def test_a_create_above_the_limit_of_open_files_says_so_and_leaves_nothing(home: Path) -> None:
+    code = """
+import resource
+from skerry import QuotaExceeded, Sandbox
+made, most = [Sandbox.create()], resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (100, most[1]))  # the runtime needs some too
+held = [open('/dev/null') for _ in range(70)]
+try:
+    while len(made) < 100:
+        made.append(Sandbox.create())
+except QuotaExceeded as error:
+    print(error, error.hint)
+resource.setrlimit(resource.RLIMIT_NOFILE, most)
+assert len(Sandbox.list()) == len(made)
+for sandbox in made:
+    sandbox.destroy()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "SKERRY_HOME": str(home)},
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("too many open files: this process may have 100") and "ulimit -n" in done.stdout

@@ -5,6 +5,8 @@ from __future__ import annotations
 import httpx2
 import pytest
 
+from skerry.server.web.models.sandboxes import CreateSandbox
+
 JSON = {"content-type": "application/json"}
 
 
@@ -28,7 +30,12 @@ JSON = {"content-type": "application/json"}
         ('{"nmae": "x"}', JSON, "there is no field 'nmae'", "did you mean 'name'?"),
         ('{"resources": {"mem": 1}}', JSON, "there is no field 'resources.mem'", "did you mean 'memory'?"),
         ('{"source": {"git": "x", "rf": "y"}}', JSON, "there is no field 'source.rf'", "did you mean 'ref'?"),
-        ('{"env": {"A": 1}, "timeout": "s3cret"}', JSON, "'env.A': must be text; 'timeout': input should be a", ""),
+        (
+            '{"env": {"A": 1}, "timeout": "s3cret"}',
+            JSON,
+            "'env.A': must be text; 'timeout': must be a number of seconds, or text",
+            "",
+        ),
         ('{"name": "x",\n "env": }', JSON, "the body is not JSON: expecting value at line 2, column 9", "names and"),
         ('{"name": "x', JSON, "the body is not JSON: unterminated string at line 1, column 10", "names and"),
     ],
@@ -57,3 +64,9 @@ def test_no_body_takes_a_field_that_does_not_exist(owner: httpx2.Client) -> None
 def test_a_parameter_is_named_with_its_place(owner: httpx2.Client) -> None:
     assert owner.get("/v1/events?limit=0").json()["detail"].startswith("'limit': input should be")
     assert "'path' is missing from the query" in owner.get("/v1/signed/sb-1").json()["detail"]
+
+
+def test_a_timeout_in_a_body_may_have_units() -> None:
+    assert CreateSandbox.model_validate({"timeout": "1h30m", "auto_stop": 60}).timeout == 5400
+    shown = CreateSandbox.model_json_schema()["properties"]["timeout"]
+    assert {"number", "string"} <= {each.get("type") for each in shown["anyOf"]}, shown

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from skerry.cli import options
+from skerry.cli.declare import Option, Seconds
 from skerry.cli.options import Format
 from skerry.cli.runtime import execute
 from skerry.cli.terminal.output import note, print_json, print_table, say, size
@@ -29,8 +30,8 @@ def usage(
     sandbox: options.SandboxName,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Repeat until the sandbox ends or Ctrl-C.")] = False,
     interval: Annotated[
-        float, typer.Option("--interval", metavar="S", min=0.1, help="Wait this many seconds between looks.")
-    ] = 1.0,
+        Seconds, Option("--interval", metavar="TIME", help="Wait this long between looks, 100ms or more.")
+    ] = Seconds(1),
     output: options.Output = Format.TEXT,
 ) -> None:
     """Show what a sandbox uses now.
@@ -68,7 +69,7 @@ def usage(
                     say(*_lines(now))
                 return
             try:
-                await _watch(box, interval, output=output)
+                await _watch(box, max(interval, 0.1), output=output)
             except SandboxNotFound:
                 note(f"{sandbox} has ended")
 

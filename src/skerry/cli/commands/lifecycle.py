@@ -9,6 +9,7 @@ import typer
 
 from skerry.cli import options
 from skerry.cli.create_options import Given, with_options
+from skerry.cli.declare import Option, Seconds
 from skerry.cli.options import Format
 from skerry.cli.runtime import execute
 from skerry.cli.terminal.output import print_error, print_json, say
@@ -21,12 +22,12 @@ Sandboxes = Annotated[
     list[str], typer.Argument(metavar="SANDBOX...", help="The ids or names of sandboxes.", show_default=False)
 ]
 Grace = Annotated[
-    float,
-    typer.Option("--timeout", "-t", metavar="S", help="Kill processes that have not ended after this many seconds."),
+    Seconds,
+    Option("--timeout", "-t", metavar="TIME", help="Kill processes that have not ended after this long."),
 ]
 
 
-def stop(sandboxes: Sandboxes, timeout: Grace = 10.0, output: options.Output = Format.TEXT) -> None:
+def stop(sandboxes: Sandboxes, timeout: Grace = Seconds(10), output: options.Output = Format.TEXT) -> None:
     """Stop sandboxes and keep their files; print their ids.
 
     Skerry asks their processes to end and kills them after --timeout. The lifetime of a stopped sandbox does not run.
@@ -63,7 +64,9 @@ def start(sandboxes: Sandboxes, key: options.Key = None, output: options.Output 
 
 
 @with_options("env", "memory", "cpu", "pids", "disk", "template")
-def restart(sandboxes: Sandboxes, given: Given, timeout: Grace = 10.0, output: options.Output = Format.TEXT) -> None:
+def restart(
+    sandboxes: Sandboxes, given: Given, timeout: Grace = Seconds(10), output: options.Output = Format.TEXT
+) -> None:
     """Stop sandboxes and start them, with changes if you like.
 
     A change that is not possible is refused before anything is stopped. Variables are added to those that are set, or

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from skerry.cli import options
+from skerry.cli.declare import Option, Seconds
 from skerry.cli.options import Format
 from skerry.cli.runtime import execute
 from skerry.cli.terminal.output import note, print_json, print_table, say
@@ -26,8 +27,8 @@ def port(
     local: Local = 0,
     host: Annotated[str, typer.Option("--host", metavar="ADDR", help="Listen on this address.")] = "127.0.0.2",
     wait: Annotated[
-        float, typer.Option("--wait", metavar="S", help="Wait up to this many seconds for a server inside.")
-    ] = 0.0,
+        Seconds, Option("--wait", metavar="TIME", help="Wait up to this long for a server inside, such as 30s.")
+    ] = Seconds(0),
     output: options.Output = Format.TEXT,
 ) -> None:
     """List the ports of a sandbox, or forward one to here.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from skerry.cli import options
 from skerry.cli.create_options import OPTIONS, Given, with_options
-from skerry.cli.declare import Argument, Option
+from skerry.cli.declare import Argument, Option, Seconds
 from skerry.cli.options import Format
 from skerry.cli.runtime import execute
 from skerry.cli.terminal.build_display import build_display
@@ -149,8 +149,8 @@ def rm(
     yes: Annotated[bool, Option("--yes", "-y", help="Do not ask before --all destroys.")] = False,
     graceful: Annotated[bool, Option("--graceful", help="Ask their processes to end first.")] = False,
     timeout: Annotated[
-        float, Option("--timeout", "-t", metavar="S", help="Let --graceful wait this many seconds.")
-    ] = 30.0,
+        Seconds, Option("--timeout", "-t", metavar="TIME", help="Let --graceful wait this long, such as 2m.")
+    ] = Seconds(30),
     output: options.Output = Format.TEXT,
 ) -> None:
     """Destroy sandboxes with everything in them; print their ids.
@@ -319,6 +319,7 @@ async def _destroy(name: str, grace: float | None) -> str:
     """Destroy a sandbox, a damaged one too if it is given by its id. Raises SandboxNotFound, Corrupted."""
     from skerry import AsyncSandbox
     from skerry.core import Corrupted, is_sandbox_id, registry
+    from skerry.sdk import look_up
 
     provider = registry.provider()
     try:
@@ -326,7 +327,7 @@ async def _destroy(name: str, grace: float | None) -> str:
             box = await AsyncSandbox.find(name)
             await box.destroy(graceful=True, timeout=grace)
             return box.id
-        sandbox_id = (await provider.find(name)).id
+        sandbox_id = (await look_up(provider, provider.find, name)).id
     except Corrupted:
         if not is_sandbox_id(name):
             raise

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from skerry.cli import options
+from skerry.cli.declare import Option, Seconds
 from skerry.cli.options import Format
 from skerry.cli.runtime import fail_as_told
 from skerry.cli.terminal.output import ago, note, print_json, print_table
@@ -299,8 +300,8 @@ def _health(found: Instance) -> str:
 
 def down(
     timeout: Annotated[
-        float, typer.Option("--timeout", metavar="S", help="Kill the server after this many seconds.")
-    ] = PATIENCE,
+        Seconds, Option("--timeout", metavar="TIME", help="Kill the server after this long, such as 30s.")
+    ] = Seconds(PATIENCE),
     output: options.Output = Format.TEXT,
 ) -> None:
     """Stop the server of this machine. Sandboxes keep running.

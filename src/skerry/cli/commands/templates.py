@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from skerry.cli import options
+from skerry.cli.declare import Option, Seconds
 from skerry.cli.options import Format
 from skerry.cli.runtime import execute, remove_each
 from skerry.cli.terminal.build_display import build_display
@@ -45,7 +46,7 @@ def build(
     name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="Call the image this.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Build it again even if it is built.")] = False,
     timeout: Annotated[
-        float | None, typer.Option("--timeout", "-t", metavar="S", help="Give up after this many seconds.")
+        Seconds | None, Option("--timeout", "-t", metavar="TIME", help="Give up after this long, such as 20m.")
     ] = None,
     output: options.Output = Format.TEXT,
 ) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from skerry.cli import options
+from skerry.cli.declare import Option, Seconds
 from skerry.cli.options import Format
 from skerry.cli.runtime import execute
 from skerry.cli.terminal.output import note, printable
@@ -27,7 +28,9 @@ def watch(
         bool, typer.Option("--recursive/--no-recursive", help="Watch everything below it too.")
     ] = True,
     count: Annotated[int | None, typer.Option("--count", "-n", metavar="N", help="End after this many events.")] = None,
-    timeout: Annotated[float | None, typer.Option("--timeout", "-t", metavar="S", help="End after S seconds.")] = None,
+    timeout: Annotated[
+        Seconds | None, Option("--timeout", "-t", metavar="TIME", help="End after this long, such as 90s.")
+    ] = None,
     user: options.User = None,
     output: options.Output = Format.TEXT,
 ) -> None:

@@ -35,7 +35,10 @@ def say(*lines: str) -> None:
 
 
 def print_error(message: str, code: str, hint: str = "", *, retryable: bool = False, output: Format) -> None:
-    """Print one line, and one for the hint; or one JSON object."""
+    """Print one line, and one for the hint in the words of the command line; or one JSON object."""
+    from skerry.core import hint_for
+
+    hint = hint_for("cli", hint)
     if output is Format.JSON:
         error = {"code": code, "message": message, "hint": hint, "retryable": retryable}
         text = json.dumps({"error": error})

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from skerry.core import Event, Room, SandboxInfo, SandboxNotFound, SandboxSpec, State, Usage, home
 from skerry.providers.local.home import Home
-from skerry.providers.local.host import require_root
+from skerry.providers.local.host import enough_files, require_root
 from skerry.providers.local.launch.first_connections import Connections
 from skerry.providers.local.limits.cgroup import Cgroups
 from skerry.providers.local.limits.usage import Meter
@@ -105,7 +105,8 @@ class Engine:
 
     def create(self, spec: SandboxSpec) -> Record:
         """Make a sandbox and wait for its agent. A failed call leaves nothing behind."""
-        return self.creation.create(spec)
+        with enough_files():
+            return self.creation.create(spec)
 
     # -- look
 

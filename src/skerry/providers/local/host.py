@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import re
+import resource
 import select
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 from skerry._model import Model
-from skerry.core import ProviderUnavailable
+from skerry.core import ProviderUnavailable, QuotaExceeded
 
 BINARIES = Path(__file__).parents[2] / "_bin"
 _FSOPEN = 430  # on every architecture
@@ -178,10 +182,25 @@ def runtime() -> tuple[str, str]:
     )
 
 
+@contextmanager
+def enough_files() -> Iterator[None]:
+    """Raises QuotaExceeded in place of an OSError for too many open files."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.EMFILE, errno.ENFILE):
+            raise
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        raise QuotaExceeded(
+            f"too many open files: this process may have {most:,} at once, and every open sandbox takes some",
+            hint="raise `ulimit -n`, or close sandboxes that are not in use",
+        ) from error
+
+
 def require_root() -> None:
     """Raises ProviderUnavailable for anyone but root."""
     if os.geteuid() != 0:
         raise ProviderUnavailable(
             "local sandboxes require root (user namespaces, cgroups, mounts)",
-            hint="use sudo, or a provider that needs no root here (a Skerry server, Docker, a cloud)",
+            hint="use sudo, or a Skerry server on this machine or another: `skerry login`",
         )

@@ -44,6 +44,7 @@ from skerry.core import (
     Volumes,
 )
 from skerry.providers.local.engine import Engine
+from skerry.providers.local.host import enough_files
 from skerry.providers.local.launch.launch import address
 from skerry.providers.local.locks import FileLock
 from skerry.providers.local.sandbox.lookup import require_running
@@ -153,7 +154,7 @@ class LocalProvider(
             return Channel(stream=ready, token=b"", greeting=started.greeting)
         token = require_running(await self._current(sandbox_id)).token
         try:
-            with address(self.engine.changes.socket(sandbox_id)) as name:
+            with enough_files(), address(self.engine.changes.socket(sandbox_id)) as name:
                 stream = await anyio.connect_unix(name)
         except OSError as error:
             require_running(await self._current(sandbox_id))  # raises what became of it, if it has ended

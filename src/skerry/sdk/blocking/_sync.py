@@ -32,6 +32,7 @@ from skerry.core import (
     Provider,
     SandboxInfo,
     SandboxSpec,
+    Seconds,
     SkerryError,
     SnapshotInfo,
     State,
@@ -124,6 +125,9 @@ class ExecStream:
     def __init__(self, inner: _exec_stream.AsyncExecStream) -> None:
         self._inner = inner
 
+    def __repr__(self) -> str:
+        return repr(self._inner).replace("<Async", "<")
+
     def __enter__(self) -> Self:
         run(self._inner.__aenter__())
         return self
@@ -197,6 +201,9 @@ class Env:
     def __init__(self, inner: _env.AsyncEnv) -> None:
         self._inner = inner
 
+    def __repr__(self) -> str:
+        return repr(self._inner).replace("<Async", "<")
+
     def set(self, name: str | Mapping[str, str], value: str | None = None) -> None:
         """Set one variable by name and value, or all of a mapping at once. Raises InvalidArgument."""
         run(self._inner.set(name, value))
@@ -223,6 +230,9 @@ class Process:
 
     def __init__(self, inner: _process.AsyncProcess) -> None:
         self._inner = inner
+
+    def __repr__(self) -> str:
+        return repr(self._inner).replace("<Async", "<")
 
     @property
     def id(self) -> int:
@@ -294,6 +304,9 @@ class Processes:
     def __init__(self, inner: _processes.AsyncProcesses) -> None:
         self._inner = inner
 
+    def __repr__(self) -> str:
+        return repr(self._inner).replace("<Async", "<")
+
     def spawn(self, command: Command, *, stdin: bool = False, **options: Unpack[CommandOptions]) -> Process:
         """Start a process in the background and return once it runs.
 
@@ -338,6 +351,9 @@ class TerminalStream:
 
     def __init__(self, inner: _stream.AsyncTerminalStream) -> None:
         self._inner = inner
+
+    def __repr__(self) -> str:
+        return repr(self._inner).replace("<Async", "<")
 
     def __enter__(self) -> Self:
         run(self._inner.__aenter__())
@@ -406,6 +422,9 @@ class Terminal:
 
     def __init__(self, inner: _terminal.AsyncTerminal) -> None:
         self._inner = inner
+
+    def __repr__(self) -> str:
+        return repr(self._inner).replace("<Async", "<")
 
     @property
     def id(self) -> int:
@@ -485,6 +504,9 @@ class Terminals:
     def __init__(self, inner: _terminals.AsyncTerminals) -> None:
         self._inner = inner
 
+    def __repr__(self) -> str:
+        return repr(self._inner).replace("<Async", "<")
+
     def create(
         self, command: Command | None = None, *, cols: int = COLS, rows: int = ROWS, **options: Unpack[PlaceOptions]
     ) -> Terminal:
@@ -524,6 +546,9 @@ class Watch:
     def __init__(self, inner: _watch.AsyncWatch) -> None:
         self._inner = inner
 
+    def __repr__(self) -> str:
+        return repr(self._inner).replace("<Async", "<")
+
     def __enter__(self) -> Self:
         """Begin to watch.
 
@@ -560,6 +585,9 @@ class Files:
 
     def __init__(self, inner: _files.AsyncFiles) -> None:
         self._inner = inner
+
+    def __repr__(self) -> str:
+        return repr(self._inner).replace("<Async", "<")
 
     def read(self, path: SandboxPath, *, user: str | None = None, max_bytes: int = MAX_READ) -> bytes:
         """The whole content of a regular file.
@@ -865,6 +893,9 @@ class Git:
     def __init__(self, inner: _git.AsyncGit) -> None:
         self._inner = inner
 
+    def __repr__(self) -> str:
+        return repr(self._inner).replace("<Async", "<")
+
     def clone(
         self,
         url: str,
@@ -1068,6 +1099,9 @@ class Forward:
     def __init__(self, inner: _ports.AsyncForward) -> None:
         self._inner = inner
 
+    def __repr__(self) -> str:
+        return repr(self._inner).replace("<Async", "<")
+
     @property
     def port(self) -> int:
         """The port inside."""
@@ -1106,6 +1140,9 @@ class Ports:
 
     def __init__(self, inner: _ports.AsyncPorts) -> None:
         self._inner = inner
+
+    def __repr__(self) -> str:
+        return repr(self._inner).replace("<Async", "<")
 
     def list(self) -> list[ListeningPort]:
         """The ports that a process inside listens on, by number."""
@@ -1155,6 +1192,9 @@ class Snapshots:
     def __init__(self, provider: str | Provider | None = None) -> None:
         self._inner = _snapshots.AsyncSnapshots(provider)
 
+    def __repr__(self) -> str:
+        return repr(self._inner).replace("<Async", "<")
+
     def list(self) -> list[SnapshotInfo]:
         """Newest first."""
         return run(self._inner.list())
@@ -1191,6 +1231,9 @@ class SandboxSnapshots:
 
     def __init__(self, inner: _snapshots.AsyncSandboxSnapshots) -> None:
         self._inner = inner
+
+    def __repr__(self) -> str:
+        return repr(self._inner).replace("<Async", "<")
 
     def create(
         self, name: str | None = None, *, description: str = "", on_log: LogCallback | None = None
@@ -1257,6 +1300,9 @@ class Templates:
     def __init__(self, provider: str | Provider | None = None) -> None:
         self._inner = _templates.AsyncTemplates(provider)
 
+    def __repr__(self) -> str:
+        return repr(self._inner).replace("<Async", "<")
+
     def build(
         self,
         template: Template | str | PathLike[str] | None = None,
@@ -1317,6 +1363,9 @@ class Volumes:
     def __init__(self, provider: str | Provider | None = None) -> None:
         self._inner = _volumes.AsyncVolumes(provider)
 
+    def __repr__(self) -> str:
+        return repr(self._inner).replace("<Async", "<")
+
     def create(
         self, name: str, *, size: int | str | None = None, temporary: bool = False, encrypted: bool = False
     ) -> VolumeInfo:
@@ -1360,6 +1409,9 @@ class ForkResult:
     def __init__(self, inner: _sandbox.AsyncForkResult) -> None:
         self._inner = inner
 
+    def __repr__(self) -> str:
+        return repr(self._inner).replace("<Async", "<")
+
     @property
     def sandbox(self) -> Sandbox | None:
         """The copy; None when it could not be made."""
@@ -1384,7 +1436,7 @@ class Sandbox:
         self._inner = inner
 
     def __repr__(self) -> str:
-        return repr(self._inner).replace("<Async", "<", 1)
+        return repr(self._inner).replace("<Async", "<")
 
     @classmethod
     def create(cls, provider: str | Provider | None = None, **given: Unpack[CreateOptions]) -> Self:
@@ -1857,8 +1909,10 @@ class Sandbox:
         """Change CPU and memory, as `set_limits` does."""
         return run(self._inner.scale(cpu=cpu, memory=memory))
 
-    def set_timeout(self, seconds: float) -> SandboxInfo:
-        """Set the timeout to `seconds` from now, sooner or later than before; `on_timeout` stays as it is.
+    def set_timeout(self, seconds: Seconds) -> SandboxInfo:
+        """Set the timeout to `seconds` from now, or to text such as "2h", sooner or later than before.
+
+        `on_timeout` stays as it is.
 
         Raises QuotaExceeded above the maximum lifetime, Unsupported where the provider cannot, SandboxNotFound.
         """

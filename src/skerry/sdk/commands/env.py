@@ -16,6 +16,9 @@ class AsyncEnv:
     def __init__(self, link: Link) -> None:
         self._link = link
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._link.sandbox_id}>"
+
     async def set(self, name: str | Mapping[str, str], value: str | None = None) -> None:
         """Set one variable by name and value, or all of a mapping at once. Raises InvalidArgument."""
         if isinstance(name, str):

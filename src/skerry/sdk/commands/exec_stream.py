@@ -77,6 +77,9 @@ class AsyncExecStream:
         # Lets one task at a time take from the stream; the others find their bytes in the queues.
         self._lock = anyio.Lock(fast_acquire=True)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._link.sandbox_id}>"
+
     async def __aenter__(self) -> Self:
         await self._start()
         return self

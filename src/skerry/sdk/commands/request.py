@@ -13,7 +13,7 @@ from typing import TypedDict, TypeVar
 import anyio
 
 from skerry._model import Model
-from skerry.core import InvalidArgument, check_seconds
+from skerry.core import InvalidArgument, Seconds, check_seconds
 from skerry.sdk.commands.output import OUTPUT_LIMIT
 from skerry.sdk.connection.stream import Stream
 from skerry.wire import INPUT_WINDOW, Start, StartFlags
@@ -47,8 +47,8 @@ class PlaceOptions(TypedDict, total=False):
 class CommandOptions(PlaceOptions, total=False):
     """The options of every command."""
 
-    timeout: float | None
-    """Seconds after which it is killed with all its descendants."""
+    timeout: Seconds | None
+    """Seconds, or text such as "5m", after which it is killed with all its descendants."""
     sudo: bool
     """Run it as the sandbox's own root."""
 
@@ -94,7 +94,7 @@ def build(
     *,
     cwd: SandboxPath | None = None,
     env: Mapping[str, str] | None = None,
-    timeout: float | None = None,
+    timeout: Seconds | None = None,
     user: str | None = None,
     sudo: bool = False,
     stdin: Stdin = None,
@@ -105,6 +105,7 @@ def build(
 ) -> Request:
     """Check the options of a command; with a `size` it gets a terminal. Raises InvalidArgument."""
     argv = check_argv(command)
+    timeout = None if timeout is None else check_seconds(timeout)
     flags = (StartFlags.FOREGROUND if foreground else 0) | (StartFlags.STDIN if input or stdin is not None else 0)
     if size is not None:
         flags |= StartFlags.STDIN | StartFlags.TERMINAL
@@ -114,7 +115,7 @@ def build(
         env=encode_env(env) if env else (),
         cwd=b"" if cwd is None else encode_path(cwd, "cwd"),
         user=check_user(user, sudo=sudo) if user is not None or sudo else "",
-        timeout_ms=0 if timeout is None else math.ceil(check_seconds(timeout) * 1000),
+        timeout_ms=0 if timeout is None else math.ceil(timeout * 1000),
         flags=int(flags),
         cols=None if size is None else size[0],
         rows=None if size is None else size[1],

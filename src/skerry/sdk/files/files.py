@@ -70,6 +70,9 @@ class AsyncFiles:
     def __init__(self, link: Link) -> None:
         self._link = link
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._link.sandbox_id}>"
+
     async def read(self, path: SandboxPath, *, user: str | None = None, max_bytes: int = MAX_READ) -> bytes:
         """The whole content of a regular file.
 

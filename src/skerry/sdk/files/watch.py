@@ -36,6 +36,9 @@ class AsyncWatch:
         # Lets one task at a time take from the stream.
         self._lock = anyio.Lock(fast_acquire=True)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._link.sandbox_id}>"
+
     async def __aenter__(self) -> Self:
         """Begin to watch.
 

@@ -59,6 +59,9 @@ class AsyncGit:
     def __init__(self, link: Link) -> None:
         self._link = link
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._link.sandbox_id}>"
+
     async def clone(
         self,
         url: str,

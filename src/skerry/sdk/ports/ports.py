@@ -85,6 +85,9 @@ class AsyncForward:
     def __init__(self, relay: Relay, port: int, host: str) -> None:
         self._relay, self._port, self._host = relay, port, host
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} to port {self._port}>"
+
     @property
     def port(self) -> int:
         """The port inside."""
@@ -127,6 +130,9 @@ class AsyncPorts:
         self._urls: dict[tuple[asyncio.AbstractEventLoop, int], AsyncForward] = {}
         # Each keeps the tasks of one loop from opening two forwards for the same port.
         self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, anyio.Lock] = WeakKeyDictionary()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._link.sandbox_id}>"
 
     async def list(self) -> list[ListeningPort]:
         """The ports that a process inside listens on, by number."""

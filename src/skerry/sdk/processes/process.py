@@ -40,6 +40,9 @@ class AsyncProcess:
         # Keeps two tasks from attaching for their input: the second would take over and lose what the first sends.
         self._attaching = anyio.Lock(fast_acquire=True)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._id} of {self._link.sandbox_id}>"
+
     @property
     def id(self) -> int:
         """What `processes.get` takes; never used again in this sandbox."""

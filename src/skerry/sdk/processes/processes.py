@@ -19,6 +19,9 @@ class AsyncProcesses:
     def __init__(self, link: Link) -> None:
         self._link = link
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._link.sandbox_id}>"
+
     async def spawn(
         self,
         command: Command,

@@ -21,8 +21,6 @@ from skerry.wire import Message, ProcessEntry, Processes
 
 M = TypeVar("M", bound=Message)
 
-NAMES = {"process": "processes", "terminal": "terminals"}
-
 
 async def first_reply(link: Link, stream: Stream, kind: type[M]) -> M:
     """The REPLY that START and ATTACH begin with; the stream continues, but is closed when this fails."""
@@ -100,7 +98,7 @@ async def _find(link: Link, id: int, what: str) -> ProcessInfo | TerminalInfo:
             return info
     raise ProcessNotFound(
         f"sandbox {link.sandbox_id} has no {what} {id}",
-        hint=f"it has ended; {NAMES[what]}.list() shows those that are known",
+        hint=ProcessNotFound.hint if what == "process" else "it has ended; terminals.list() shows those that are known",
     )
 
 

@@ -18,14 +18,15 @@ from skerry.core import (
     SandboxInfo,
     SandboxNotFound,
     SandboxSpec,
+    Seconds,
     SkerryError,
+    check_lifetime,
     limits,
 )
 from skerry.sdk.commands.request import check_options, check_whole, encode_env
 from skerry.sdk.listing import spec_of
 from skerry.sdk.options import (
     ResourceOptions,
-    check_lifetime,
     check_name,
     check_on_timeout,
     check_pairs,
@@ -49,7 +50,7 @@ class CopyOptions(TypedDict, total=False):
     """Replaces the source's."""
     labels: Mapping[str, str] | None
     """Replaces the source's."""
-    timeout: float | None
+    timeout: Seconds | None
     """As for `create`."""
     on_timeout: OnTimeout | None
     """As for `create`."""

@@ -48,6 +48,9 @@ class AsyncSnapshots:
         self._chosen = registry.provider(provider)
         self._provider = require_snapshots(self._chosen)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} on {self._chosen.name}>"
+
     async def list(self) -> list[SnapshotInfo]:
         """Newest first."""
         return list(await self._provider.list_snapshots())
@@ -86,6 +89,9 @@ class AsyncSandboxSnapshots:
         self, provider: Provider, sandbox_id: str, on_restored: Callable[[SandboxInfo], Awaitable[None]]
     ) -> None:
         self._provider, self._sandbox_id, self._on_restored = provider, sandbox_id, on_restored
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._sandbox_id}>"
 
     async def create(
         self, name: str | None = None, *, description: str = "", on_log: LogCallback | None = None

@@ -6,10 +6,10 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, cast
 
-from skerry.core import Deadlines, Provider, Resizable, SandboxInfo, Unsupported
+from skerry.core import Deadlines, Provider, Resizable, SandboxInfo, Seconds, Unsupported, check_lifetime
 from skerry.sdk.connection.link import Link
 from skerry.sdk.log import log
-from skerry.sdk.options import ResourceOptions, check_lifetime, check_limits
+from skerry.sdk.options import ResourceOptions, check_limits
 from skerry.sdk.state import lifecycle
 from skerry.wire import Life, LifeReply
 
@@ -181,12 +181,14 @@ class StateVerbs:
         """Change CPU and memory, as `set_limits` does."""
         return await self.set_limits(cpu=cpu, memory=memory)
 
-    async def set_timeout(self, seconds: float) -> SandboxInfo:
-        """Set the timeout to `seconds` from now, sooner or later than before; `on_timeout` stays as it is.
+    async def set_timeout(self, seconds: Seconds) -> SandboxInfo:
+        """Set the timeout to `seconds` from now, or to text such as "2h", sooner or later than before.
+
+        `on_timeout` stays as it is.
 
         Raises QuotaExceeded above the maximum lifetime, Unsupported where the provider cannot, SandboxNotFound.
         """
-        check_lifetime(seconds)
+        seconds = check_lifetime(seconds)
         if not isinstance(self._provider, Deadlines):
             raise Unsupported(f"{self._provider.name} cannot change the lifetime of a sandbox", option="set_timeout")
         await self._link.request(Life(deadline_ms=max(1, round(seconds * 1000))), LifeReply)

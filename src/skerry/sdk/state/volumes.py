@@ -27,6 +27,9 @@ class AsyncVolumes:
             raise Unsupported(f"the provider {chosen.name!r} has no volumes", option="volumes")
         self._provider = chosen
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} on {self._provider.name}>"
+
     async def create(
         self, name: str, *, size: int | str | None = None, temporary: bool = False, encrypted: bool = False
     ) -> VolumeInfo:

@@ -25,6 +25,9 @@ class AsyncTemplates:
         self._provider = registry.provider(provider)
         self._templates = offering(self._provider)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} on {self._provider.name}>"
+
     async def build(
         self,
         template: Template | str | PathLike[str] | None = None,

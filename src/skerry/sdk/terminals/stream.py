@@ -43,6 +43,9 @@ class AsyncTerminalStream:
         # One keeps two tasks from attaching at the same time, the other lets one at a time take chunks.
         self._connecting, self._reading = asyncio.Lock(), asyncio.Lock()
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._link.sandbox_id}>"
+
     async def __aenter__(self) -> Self:
         await self._attached()
         return self

@@ -30,6 +30,9 @@ class AsyncTerminal:
         self._keyboard: AsyncTerminalStream | None = None
         self._exit: TerminalExit | None = None
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._id} of {self._link.sandbox_id}>"
+
     @property
     def id(self) -> int:
         """What `terminals.get` takes; never used again in this sandbox."""

@@ -20,6 +20,9 @@ class AsyncTerminals:
     def __init__(self, link: Link) -> None:
         self._link = link
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._link.sandbox_id}>"
+
     async def create(
         self,
         command: Command | None = None,

@@ -114,7 +114,7 @@ def granted(accounts: Accounts, actor: Actor, subject: Subject) -> frozenset[Act
         why = f": {actor.refused}" if actor.refused else ""
         return Unauthenticated(
             f"sign in first{why}",
-            hint="send `Authorization: Bearer <key>`, or sign in; `skerry key create` makes a key",
+            hint="give api_key=, or set SKERRY_API_KEY; `skerry key create` makes a key",
         )
     if subject.on in ("nothing", "projects"):
         everywhere = ADMIN if is_admin(actor) else SIGNED_IN

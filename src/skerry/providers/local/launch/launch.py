@@ -314,7 +314,12 @@ def _spawn(arguments: list[str], environment: dict[str, str], inherited: dict[in
     for number, target in enumerate(inherited.values()):
         actions += [(os.POSIX_SPAWN_DUP2, high + number, target), (os.POSIX_SPAWN_CLOSE, high + number)]
     # a new session: Ctrl-C at a terminal is for the client to handle
-    return os.posix_spawn(arguments[0], arguments, environment, file_actions=actions, setsid=True)
+    try:
+        return os.posix_spawn(arguments[0], arguments, environment, file_actions=actions, setsid=True)
+    except OSError as error:
+        if error.errno == errno.EBADF:  # a number above the limit of open files
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE)) from error
+        raise
 
 
 def _await_hello(client: socket.socket, launcher: int, layout: Layout) -> Hello:

@@ -215,7 +215,7 @@ class Archives:
             except Unauthenticated as error:
                 raise Unauthenticated(
                     f"sandbox {record.id} cannot be brought back: {error}",
-                    hint="give the key it was archived with: start(key=…), --key, or " + KEY_VARIABLE,
+                    hint="give the key it was archived with: start(key=…), or set " + KEY_VARIABLE,
                 ) from error
             with opened:
                 if archive.manifest.kind != COLD or archive.manifest.data.get("source") != record.id:

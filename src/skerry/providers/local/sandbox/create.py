@@ -16,6 +16,7 @@ from skerry.core import (
     SandboxSpec,
     State,
     Unsupported,
+    human_size,
     limits,
     new_sandbox_id,
 )
@@ -180,6 +181,7 @@ def _new_record(spec: SandboxSpec, granted: Resources, runtime: str, base: Base)
 def _check_room(base: Base, granted: Resources) -> None:
     if granted.disk is not None and base.holds + LEAST_DISK > granted.disk:
         raise QuotaExceeded(
-            f"the snapshot holds {base.holds} bytes, which leaves no room under a disk limit of {granted.disk}",
+            f"the snapshot holds {human_size(base.holds)}, which leaves no room under a disk limit of "
+            f"{human_size(granted.disk)}",
             hint="ask for a larger disk",
         )

@@ -12,7 +12,7 @@ import errno
 import time
 from contextlib import suppress
 
-from skerry.core import Conflict, DiskFull, QuotaExceeded, SkerryError, State
+from skerry.core import Conflict, DiskFull, QuotaExceeded, SkerryError, State, human_size
 from skerry.providers.local.locks import FileLock
 from skerry.providers.local.sandbox.changes import Changes, Recoveries, restoring_trees
 from skerry.providers.local.sandbox.record import Happening, Record, error_event
@@ -81,7 +81,7 @@ class Restore:
         if record.spec.template != kept.template:
             raise Conflict(
                 f"snapshot {kept.id} is of the template {kept.template!r}, not of {record.spec.template!r}",
-                hint=f"create a sandbox from it: create(snapshot={kept.id!r})",
+                hint="create a sandbox from that snapshot",
             )
         if record.encrypted != kept.encrypted:
             raise Conflict(
@@ -90,7 +90,8 @@ class Restore:
             )
         if record.limits.disk is not None and kept.total > record.limits.disk:
             raise QuotaExceeded(
-                f"snapshot {kept.id} holds {kept.total} bytes, above the disk limit of {record.limits.disk}",
+                f"snapshot {kept.id} holds {human_size(kept.total)}, above the disk limit of "
+                f"{human_size(record.limits.disk)}",
                 hint="raise the limit first: set_limits(disk=…)",
             )
 

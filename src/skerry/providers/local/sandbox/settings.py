@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 
-from skerry.core import QuotaExceeded, Resources, SandboxInfo, limits
+from skerry.core import Resources, SandboxInfo, check_lifetime
 from skerry.providers.local.host import ProcessId, boot_id, boottime
 from skerry.providers.local.limits.resources import check_limits, check_supported, merge
 from skerry.providers.local.sandbox.changes import Changes
@@ -27,8 +27,7 @@ class Settings:
 
     def record_deadline(self, sandbox_id: str, seconds: float) -> SandboxInfo:
         """Raises QuotaExceeded for more than the longest lifetime."""
-        if seconds > limits().max_lifetime:
-            raise QuotaExceeded(f"a lifetime of {seconds:.0f} s is above the maximum of {limits().max_lifetime:.0f} s")
+        check_lifetime(seconds)
         deadline, wall = boottime() + seconds, time.time() + seconds
         return self._update(sandbox_id, deadline=deadline, expires_at=wall, boot=boot_id()).info()
 

@@ -28,6 +28,7 @@ from skerry.core import (
     SandboxSpec,
     TemplateNotFound,
     Unsupported,
+    human_size,
     is_snapshot_id,
     limits,
     new_snapshot_id,
@@ -229,7 +230,7 @@ class Exports:
             if error.errno != errno.EDQUOT:
                 raise
             raise QuotaExceeded(
-                f"the file holds more than the disk limit of {room} bytes", hint="ask for a larger disk"
+                f"the file holds more than the disk limit of {human_size(room)}", hint="ask for a larger disk"
             ) from error
         if storage.snapshots == "disk":
             flush(trees[0])  # brings the accounts up to date

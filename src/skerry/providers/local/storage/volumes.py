@@ -95,7 +95,7 @@ class Volumes:
         tree = storage.volumes / name
         with self._lock():
             if self._record(name).exists():
-                raise Conflict(f"the name {name!r} is taken by another volume", hint="choose another, or get() it")
+                raise Conflict(f"the name {name!r} is taken by another volume", hint="choose another, or use that one")
             storage.remove(tree)  # left by a create that died before the record was written
             try:
                 with typed_errors(self._store.home):

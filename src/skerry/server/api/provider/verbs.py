@@ -26,11 +26,11 @@ from skerry.core import (
     Unsupported,
     Usage,
     capabilities,
+    check_lifetime,
 )
 from skerry.sdk import (
     archivable,
     check_grace,
-    check_lifetime,
     check_resources,
     check_text,
     encode_env,

@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl
 from fastapi import Query, Request
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema
 
-from skerry.core import OBEYED, InvalidArgument, check_shown
+from skerry.core import OBEYED, InvalidArgument, check_shown, parse_duration
 
 MOST = 2**53 - 1
 """The largest whole number that every JSON library reads exactly."""
@@ -99,7 +99,18 @@ Title = Annotated[
 ]
 """A name in plain words: one line of the same."""
 Count = Annotated[int, Field(ge=0, le=MOST)]
-Seconds = Annotated[float, Field(gt=0, le=1e9)]
+
+
+def _seconds(value: object) -> object:
+    try:
+        return parse_duration(value) if isinstance(value, str) else value
+    except InvalidArgument:  # which shows what was sent
+        raise ValueError("must be a number of seconds, or text such as '90s' or '2h'") from None
+
+
+_Count = Annotated[float, Field(gt=0, le=1e9)]
+Seconds = Annotated[_Count, BeforeValidator(_seconds, json_schema_input_type=_Count | Text)]
+"""A number, or text such as "2h"."""
 Size = Annotated[int, Field(ge=0, le=MOST)] | Annotated[str, Field(max_length=40)]
 """Bytes, or text such as "2GB"."""
 Pairs = Annotated[dict[str, str], Field(max_length=256)]
