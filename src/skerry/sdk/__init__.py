@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         CommandOptions,
         ExecOptions,
         PlaceOptions,
+        SandboxPath,
         TextCallback,
         check_user,
         encode_env,
@@ -80,7 +81,7 @@ if TYPE_CHECKING:
     from skerry.sdk.templates.builder import BUILD_TIMEOUT, BuildProgress, ProgressCallback, offering
     from skerry.sdk.templates.registry_images import is_local_registry
     from skerry.sdk.templates.sources import GitSource, TarSource
-    from skerry.sdk.templates.templates import AsyncTemplates
+    from skerry.sdk.templates.templates import AsyncTemplates, TemplateOption
     from skerry.sdk.terminals.stream import AsyncTerminalStream
     from skerry.sdk.terminals.terminal import AsyncTerminal
     from skerry.sdk.terminals.terminals import AsyncTerminals
@@ -94,7 +95,7 @@ __getattr__, __dir__ = lazy(
         "commands.env": "AsyncEnv",
         "commands.exec_stream": "AsyncExecStream",
         "commands.output": "OUTPUT_LIMIT OutputChunk ProcessOutput TerminalChunk TerminalOutput",
-        "commands.request": "BytesCallback Command CommandOptions ExecOptions PlaceOptions TextCallback check_user encode_env",
+        "commands.request": "BytesCallback Command CommandOptions ExecOptions PlaceOptions SandboxPath TextCallback check_user encode_env",
         "create": "DEFAULTS CreateOptions",
         "events": "EventCallback EventType",
         "files.files": "AsyncFiles",
@@ -119,7 +120,7 @@ __getattr__, __dir__ = lazy(
         "templates.builder": "BUILD_TIMEOUT BuildProgress ProgressCallback offering",
         "templates.registry_images": "is_local_registry",
         "templates.sources": "GitSource TarSource",
-        "templates.templates": "AsyncTemplates",
+        "templates.templates": "AsyncTemplates TemplateOption",
         "terminals.stream": "AsyncTerminalStream",
         "terminals.terminal": "AsyncTerminal",
         "terminals.terminals": "AsyncTerminals",
@@ -186,6 +187,7 @@ __all__ = [
     "ResourceOptions",
     "Sandbox",
     "SandboxPage",
+    "SandboxPath",
     "SandboxSnapshots",
     "SandboxStatus",
     "SearchMatch",
@@ -194,6 +196,7 @@ __all__ = [
     "Snapshots",
     "SpecOptions",
     "TarSource",
+    "TemplateOption",
     "Templates",
     "Terminal",
     "TerminalChunk",
