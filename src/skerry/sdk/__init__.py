@@ -55,10 +55,12 @@ if TYPE_CHECKING:
     from skerry.sdk.instructions import InstructionsContext
     from skerry.sdk.listing import SandboxPage, SandboxStatus, select_sandboxes
     from skerry.sdk.options import (
+        MAX_INSTRUCTIONS,
         ResourceOptions,
         SpecOptions,
         VolumeOptions,
         build_spec,
+        check_instructions,
         check_lifetime,
         check_resources,
         check_text,
@@ -107,7 +109,7 @@ __getattr__, __dir__ = lazy(
         "health": "Health HealthCheck HealthReport",
         "instructions": "InstructionsContext",
         "listing": "SandboxPage SandboxStatus select_sandboxes",
-        "options": "ResourceOptions SpecOptions VolumeOptions build_spec check_lifetime check_resources check_text",
+        "options": "MAX_INSTRUCTIONS ResourceOptions SpecOptions VolumeOptions build_spec check_instructions check_lifetime check_resources check_text",
         "ports.ports": "AsyncConnection AsyncForward AsyncPorts",
         "processes.process": "AsyncProcess",
         "processes.processes": "AsyncProcesses",
@@ -130,6 +132,7 @@ __all__ = [
     "BUILD_TIMEOUT",
     "DEFAULTS",
     "MAX_GRACE",
+    "MAX_INSTRUCTIONS",
     "OUTPUT_LIMIT",
     "AsyncConnection",
     "AsyncEnv",
@@ -210,6 +213,7 @@ __all__ = [
     "archivable",
     "build_spec",
     "check_grace",
+    "check_instructions",
     "check_lifetime",
     "check_resources",
     "check_text",

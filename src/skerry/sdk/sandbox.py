@@ -432,14 +432,15 @@ class AsyncSandbox(Parts, StateVerbs):
     async def instructions(self, *, extra: str | None = None, context: object = None) -> str:
         """A short text for an agent's system prompt: how this sandbox works and what is installed in it.
 
-        The text or function of `create(instructions=…)` takes its place; a function gets an InstructionsContext with
-        `context` in it. `extra` is added at the end.
+        The text of `create(instructions=…)` takes its place; so does a function, in the object that `create` returned:
+        it gets an InstructionsContext with `context` in it. `extra` is added at the end.
 
         Raises SandboxNotFound, SandboxFailed, ConnectionLost; what the function raises.
         """
         from skerry.sdk.instructions import describe
 
-        return await describe(self, self._instructions, extra, context)
+        own = self._info.instructions if self._instructions is None else self._instructions
+        return await describe(self, own, extra, context)
 
     async def wait_for_state(self, state: State | str, *, timeout: float = 60.0) -> SandboxInfo:
         """Wait until the sandbox is in that state.

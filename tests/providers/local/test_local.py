@@ -205,7 +205,7 @@ def test_a_damaged_record_is_reported_and_can_be_removed(engine: Engine) -> None
         b"[]",
         b'{"version": 1}',
         b"\xff\xfe",
-        whole.replace(b'"version": 3', b'"version": "new"'),
+        whole.replace(b'"version": 4', b'"version": "new"'),
     ):
         path.write_bytes(damaged)
         with pytest.raises(errors.Corrupted):

@@ -1591,8 +1591,8 @@ class Sandbox:
     def instructions(self, *, extra: str | None = None, context: object = None) -> str:
         """A short text for an agent's system prompt: how this sandbox works and what is installed in it.
 
-        The text or function of `create(instructions=…)` takes its place; a function gets an InstructionsContext with
-        `context` in it. `extra` is added at the end.
+        The text of `create(instructions=…)` takes its place; so does a function, in the object that `create` returned:
+        it gets an InstructionsContext with `context` in it. `extra` is added at the end.
 
         The function runs in Skerry's own thread: it must not call the blocking API.
 

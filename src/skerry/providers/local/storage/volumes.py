@@ -30,15 +30,19 @@ from skerry.core import (
     InvalidArgument,
     NewerVersion,
     NotADirectory,
+    QuotaExceeded,
     SandboxNotFound,
     SandboxSpec,
+    State,
     VolumeInfo,
     VolumeMount,
     VolumeNotFound,
     check_mounts,
     check_volume_name,
     from_plain,
+    human_size,
     load_json,
+    parse_size,
     plain,
     replace_file,
 )
@@ -83,26 +87,40 @@ class Volumes:
     def create(self, name: str, *, size: int | None, temporary: bool) -> VolumeInfo:
         check_volume_name(name)
         self._home.prepare()
-        storage = self._home.storage
-        if size is not None:
-            storage.require_limits("size")
+        self._check_size(size)
         volume = Volume(name=name, created_at=time.time(), size=size, temporary=temporary)
-        tree = storage.volumes / name
         with self._lock():
             if self._record(name).exists():
                 raise Conflict(f"the name {name!r} is taken by another volume", hint="choose another, or get() it")
-            storage.remove(tree)  # left by a create that died before the record was written
-            try:
-                with typed_errors(self._store.home):
-                    storage.create(tree, size)
-                    tree.chmod(0o755)
-                    os.chown(tree, USER, USER)
-                    storage.settle(0)  # a record never reaches the disk before its tree
-                    self._write(volume)
-            except BaseException:
-                storage.remove(tree)
-                raise
+            self._make(volume)
         return self._info(volume, ())
+
+    def _check_size(self, size: int | None) -> None:
+        """Raises Unsupported where no size can be enforced, QuotaExceeded for more than the pool may ever hold."""
+        if size is None:
+            return
+        storage = self._home.storage
+        storage.require_limits("size")
+        pool = os.statvfs(storage.volumes)
+        if size > (most := pool.f_blocks * pool.f_frsize):
+            text = f"a volume of {human_size(size)} is larger than the pool, which holds {human_size(most)}"
+            raise QuotaExceeded(text, hint="ask for less, or for no size")
+
+    def _make(self, volume: Volume) -> None:
+        """Make a volume that is not there. The caller holds the lock."""
+        storage = self._home.storage
+        tree = storage.volumes / volume.name
+        storage.remove(tree)  # left by a create that died before the record was written
+        try:
+            with typed_errors(self._store.home):
+                storage.create(tree, volume.size)
+                tree.chmod(0o755)
+                os.chown(tree, USER, USER)
+                storage.settle(0)  # a record never reaches the disk before its tree
+                self._write(volume)
+        except BaseException:
+            storage.remove(tree)
+            raise
 
     def get(self, name: str) -> VolumeInfo:
         self._home.prepare()
@@ -137,13 +155,25 @@ class Volumes:
     # -- for sandboxes
 
     def check(self, spec: SandboxSpec, *, host: bool) -> None:
-        """Check the volumes that a sandbox asks for. Raises InvalidArgument, VolumeNotFound, Corrupted."""
+        """Check the volumes that a sandbox asks for.
+
+        Raises InvalidArgument, VolumeNotFound, Corrupted; Conflict for one that is to be made and is there in another
+        form; and as `create` for a size.
+        """
         check_mounts(spec.volumes, (*RESERVED, *host_layer.mounts()) if host else RESERVED)
         for mount in spec.volumes:
-            self._read(mount.name)
+            try:
+                _check_same(self._read(mount.name), mount)
+            except VolumeNotFound:
+                if not mount.makes:
+                    raise
+                self._check_size(_size(mount))
 
     def attach(self, record: Record) -> tuple[Mount, ...]:
         """Note that a sandbox has its volumes, and return what to mount. The caller holds the sandbox's lock.
+
+        A new sandbox makes those that it asks for. One that is not persistent is its from the start: if this process
+        dies before the sandbox is complete, the sweep removes both.
 
         Raises VolumeNotFound, Corrupted, DiskFull, FileMissing for a subpath that is not there.
         """
@@ -154,15 +184,27 @@ class Volumes:
         names = sorted({mount.name for mount in record.spec.volumes})
         with typed_errors(self._store.home):
             with self._lock():
-                for name in names:
-                    self._read(name)
                 replace_file(self._store.directory(record.id) / "volumes", "\n".join(names).encode(), flush=False)
+                for mount in record.spec.volumes:
+                    self._find_or_make(mount, new=record.state is State.CREATING)
             for mount in record.spec.volumes:
                 _walk(trees / mount.name, mount)
         return tuple(
             Mount(path=mount.path, source=trees / mount.name, subpath=mount.subpath, read_only=mount.read_only)
             for mount in check_mounts(record.spec.volumes)
         )
+
+    def _find_or_make(self, mount: VolumeMount, *, new: bool) -> None:
+        """For a mount of a sandbox that is `new` or not. The caller holds the lock."""
+        try:
+            self._read(mount.name)
+        except VolumeNotFound:
+            if not (new and mount.makes):
+                raise
+            temporary = mount.persistent is False
+            self._make(
+                Volume(name=mount.name, created_at=time.time(), size=_size(mount), temporary=temporary, taken=temporary)
+            )
 
     def let_go(self, sandbox_id: str) -> None:
         """Note that a sandbox is about to end; `sweep` then removes the temporary volumes that it was the last to have.
@@ -267,6 +309,20 @@ class Volumes:
             temporary=volume.temporary,
             sandboxes=users,
         )
+
+
+def _size(mount: VolumeMount) -> int | None:
+    return None if mount.size is None else parse_size(mount.size, "size")
+
+
+def _check_same(volume: Volume, mount: VolumeMount) -> None:
+    """Raises Conflict."""
+    if mount.size is not None and volume.size != _size(mount):
+        has = "no size" if volume.size is None else f"a size of {human_size(volume.size)}"
+        raise Conflict(f"the volume {volume.name!r} is there, with {has}", hint="leave the size out to mount it")
+    if mount.persistent is not None and volume.temporary is mount.persistent:
+        is_one = "a temporary one" if volume.temporary else "a persistent one"
+        raise Conflict(f"the volume {volume.name!r} is there, and is {is_one}", hint="leave persistent out to mount it")
 
 
 def _walk(tree: Path, mount: VolumeMount) -> None:
