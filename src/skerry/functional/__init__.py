@@ -158,7 +158,7 @@ def code_run(
     sandbox: Sandbox,
     code: str,
     *,
-    language: str = "python",
+    language: str | None = None,
     check: bool = False,
     **options: Unpack[CommandOptions],
 ) -> CodeResult:

@@ -158,7 +158,7 @@ async def code_run(
     sandbox: AsyncSandbox,
     code: str,
     *,
-    language: str = "python",
+    language: str | None = None,
     check: bool = False,
     **options: Unpack[CommandOptions],
 ) -> CodeResult:

@@ -517,14 +517,17 @@ class AsyncSandbox(Parts, StateVerbs):
         return await execute_on_terminal(self._link, request, on_data)
 
     async def code_run(
-        self, code: str, *, language: str = "python", check: bool = False, **options: Unpack[CommandOptions]
+        self, code: str, *, language: str | None = None, check: bool = False, **options: Unpack[CommandOptions]
     ) -> CodeResult:
-        """Run a snippet of python, javascript, bash, sh, perl or ruby with what the sandbox has installed for it.
+        """Run a snippet of python, javascript, typescript, bash, sh, perl or ruby with what the sandbox has for it.
+
+        Without `language` it is that of the sandbox's template: javascript or typescript in those of Node, else python.
+        Node runs typescript from version 22.18 on.
 
         The result is what `exec` returns: a non-zero exit, a signal, a timeout and the lack of memory are results.
 
         Raises:
-            Unsupported: another language.
+            Unsupported: another language, or typescript with an older Node.
             CommandNotFound: the sandbox has no program for it.
             ExecTimeout, OutOfMemory, CommandFailed: with `check=True`, unless it exited with 0.
             ConnectionLost, SandboxNotFound, SandboxStopped, SandboxFailed: how it ended cannot be known.
@@ -532,7 +535,11 @@ class AsyncSandbox(Parts, StateVerbs):
         check_options("code_run", options, COMMAND_OPTIONS)
         from skerry.sdk.commands import code as snippets
 
-        ran = await self.exec(snippets.program(code, language), stdin=code, **options)
+        chosen = snippets.language_of(self._info.template) if language is None else language
+        argv = snippets.program(code, chosen)
+        if snippets.is_typescript(chosen) and (await self.exec(snippets.RUNS_TYPESCRIPT)).stdout != "true\n":
+            raise snippets.no_typescript()
+        ran = await self.exec(argv, stdin=code, **options)
         result = CodeResult(**{field.name: getattr(ran, field.name) for field in dataclasses.fields(ran)})
         if check:
             result.check()

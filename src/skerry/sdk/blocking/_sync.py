@@ -1675,14 +1675,17 @@ class Sandbox:
         )
 
     def code_run(
-        self, code: str, *, language: str = "python", check: bool = False, **options: Unpack[CommandOptions]
+        self, code: str, *, language: str | None = None, check: bool = False, **options: Unpack[CommandOptions]
     ) -> CodeResult:
-        """Run a snippet of python, javascript, bash, sh, perl or ruby with what the sandbox has installed for it.
+        """Run a snippet of python, javascript, typescript, bash, sh, perl or ruby with what the sandbox has for it.
+
+        Without `language` it is that of the sandbox's template: javascript or typescript in those of Node, else python.
+        Node runs typescript from version 22.18 on.
 
         The result is what `exec` returns: a non-zero exit, a signal, a timeout and the lack of memory are results.
 
         Raises:
-            Unsupported: another language.
+            Unsupported: another language, or typescript with an older Node.
             CommandNotFound: the sandbox has no program for it.
             ExecTimeout, OutOfMemory, CommandFailed: with `check=True`, unless it exited with 0.
             ConnectionLost, SandboxNotFound, SandboxStopped, SandboxFailed: how it ended cannot be known.
