@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -40,6 +41,43 @@ def test_readme_examples_print_what_they_say() -> None:
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
         assert done.stdout == expected
         assert len([line for line in program.splitlines() if line]) <= 10
+
+
+OTHER_SYSTEMS: dict[str, dict[str, list[str]]] = json.loads((ROOT / "tests/other_systems.json").read_text())
+"""The names in five public descriptions of other systems, spelled as there, by the heading of their section."""
+
+
+def sections(page: str) -> dict[str, str]:
+    text = (ROOT / page).read_text()
+    return {part.partition("\n")[0]: part for part in re.split(r"^## ", text, flags=re.MULTILINE)[1:]}
+
+
+def theirs(text: str) -> set[str]:
+    """The words of a section's comments that are another system's: those before a colon that is followed by a space."""
+    comments = re.findall(r"  # (.*)$", "\n".join(BLOCK.findall(text)), re.MULTILINE)
+    return {word for comment in comments for word in re.findall(r"\w+", re.split(r": |:$", comment)[0])}
+
+
+def test_every_call_of_other_systems_has_ours_beside_it() -> None:
+    found = sections("docs/coming-from.md")
+    missing = {
+        (system, called)
+        for system, given in OTHER_SYSTEMS.items()
+        for called in given["names"]
+        if not re.search(rf"(?<![\w-]){re.escape(called)}(?![\w-])", found[system] + found["Not here yet"])
+    }
+    assert missing == set()
+
+
+def test_no_other_system_gets_a_call_that_its_description_does_not_have() -> None:
+    found = sections("docs/coming-from.md")
+    words = {
+        system: {word for called in given["names"] for word in re.findall(r"\w+", called)}
+        for system, given in OTHER_SYSTEMS.items()
+    }
+    assert {(system, word) for system in words for word in theirs(found[system]) - words[system]} == set()
+    assert theirs(found["Not here yet"]) - set().union(*words.values()) == set()
+    assert set(found) == {*OTHER_SYSTEMS, "Not here yet"}
 
 
 @pytest.mark.parametrize("path", PAGES, ids=name)

@@ -1,7 +1,7 @@
 """Writes the blocking API from the async one: same names, same docstrings, one-line bodies.
 
-python tools/gen_sync.py           rewrite src/skerry/sdk/blocking/_sync.py
-python tools/gen_sync.py --check   fail if it is out of date
+python tools/gen_sync.py           rewrite src/skerry/sdk/blocking/_sync.py and src/skerry/functional/__init__.py
+python tools/gen_sync.py --check   fail if one is out of date
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ MODULES = (
 PARTS = ("parts", "state.verbs")
 """Modules among these with a class that others derive from: its members are in their blocking classes too."""
 TARGET = PACKAGE / "blocking/_sync.py"
+FUNCTIONS = ROOT / "src/skerry/functional/__init__.py"
 HEADER = """\
 \"\"\"The blocking API.
 
@@ -243,9 +244,27 @@ class Generator:
         return text
 
 
-def generate() -> str:
-    text = Generator().module()
-    where = ["--config", str(ROOT / "pyproject.toml"), "--stdin-filename", str(TARGET)]
+def functions() -> str:
+    """The blocking functions: those of `functional/aio.py` without `await`, on the blocking classes."""
+    source = (FUNCTIONS.parent / "aio.py").read_text()
+    tree = ast.parse(source)
+    names = [node.name for node in tree.body if isinstance(node, Function)] + ["SandboxClient", "create_client"]
+    text = source.partition("from __future__")[2].replace("async def ", "def ").replace("await ", "")
+    text = re.sub(r"\bAsync([A-Z])", r"\1", text)
+    text = re.sub(r"import (\w+) as \1", r"import \1", text)
+    head = """\
+\"\"\"Functions instead of methods: `client = create_client(…)`, then `create_sandbox(client, …)`.
+
+They block, and return the same objects as `Sandbox.create`, so both styles mix. `skerry.functional.aio` has the same
+for `await`; tools/gen_sync.py makes this file of that one.
+\"\"\"
+
+from __future__"""
+    return f"{head}{text}\n__all__ = {sorted(names)!r}\n"
+
+
+def tidy(text: str, target: Path) -> str:
+    where = ["--config", str(ROOT / "pyproject.toml"), "--stdin-filename", str(target)]
     commands = (
         ["check", "--fix", "--unfixable", "RUF100", "--select", "I,F,UP", "--exit-zero", "-q", *where, "-"],
         ["format", "-q", *where, "-"],
@@ -259,14 +278,15 @@ def generate() -> str:
 
 
 def main() -> int:
-    text = generate()
-    if "--check" in sys.argv[1:]:
-        if TARGET.read_text() == text:
-            return 0
-        print(f"{TARGET.relative_to(ROOT)} is out of date: run tools/gen_sync.py", file=sys.stderr)
-        return 1
-    TARGET.write_text(text)
-    return 0
+    stale = 0
+    for target, text in ((TARGET, Generator().module()), (FUNCTIONS, functions())):
+        made = tidy(text, target)
+        if "--check" not in sys.argv[1:]:
+            target.write_text(made)
+        elif target.read_text() != made:
+            print(f"{target.relative_to(ROOT)} is out of date: run tools/gen_sync.py", file=sys.stderr)
+            stale = 1
+    return stale
 
 
 if __name__ == "__main__":

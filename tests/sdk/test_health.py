@@ -167,6 +167,7 @@ async def test_instructions_say_what_is_really_there(box: AsyncSandbox) -> None:
 async def test_instructions_can_be_replaced_by_text_or_a_function() -> None:
     async with await AsyncSandbox.create(timeout=300, instructions="Only this.") as box:
         assert await box.instructions() == "Only this."
+        assert await (await AsyncSandbox.get(box.id)).instructions() == "Only this."
         assert await box.instructions(extra="And that.") == "Only this.\n\nAnd that."
 
     def shout(given: InstructionsContext) -> str:

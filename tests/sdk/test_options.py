@@ -370,7 +370,7 @@ def test_every_option_of_create_is_one_of_the_server_or_cannot_be() -> None:
     left_out = set(CreateOptions.__optional_keys__) - set(CreateSandbox.model_fields)
     assert left_out == {
         *("import_state", "key", "idempotency_key"),
-        *("instructions", "auto_start", "on_event", "on_log", "on_progress", "options"),
+        *("auto_start", "on_event", "on_log", "on_progress", "options"),
     }
     assert not set(CreateSandbox.model_fields) - set(CreateOptions.__optional_keys__)
     assert all(field.description for field in CreateSandbox.model_fields.values())

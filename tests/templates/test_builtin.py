@@ -121,6 +121,13 @@ async def test_node_has_npm(built: list[BuildProgress]) -> None:
 
 
 @pytest.mark.long
+async def test_code_runs_in_the_language_of_the_template(built: list[BuildProgress]) -> None:
+    async with await AsyncSandbox.create(template="node") as sandbox:
+        assert (await sandbox.code_run("console.log([6 * 7].at(0))")).result == "42\n"
+        typed = await sandbox.code_run("const x: number = 42; console.log(x)", language="typescript", check=True)
+        assert (typed.result, typed.stderr) == ("42\n", "")
+
+
 @pytest.mark.parametrize("name", ["node:18", "node:20", "node:22"])
 async def test_every_version_of_node_runs_with_an_npm_that_suits_it(built: list[BuildProgress], name: str) -> None:
     async with await AsyncSandbox.create(template=name) as sandbox:

@@ -11,6 +11,13 @@ if TYPE_CHECKING:
     from skerry.core import VolumeMount
 
 
+MOUNT_WORDS = ("ro", "rw", "size", "persistent", "temporary", "existing")
+VOLUME_HELP = (
+    "Mount a volume at PATH. OPTIONS, with commas between them: ro; size=SIZE, persistent or temporary, which make the "
+    "volume if it is missing; existing, which it must be without these. Repeatable."
+)
+
+
 class Format(StrEnum):
     TEXT = "text"
     JSON = "json"
@@ -80,7 +87,7 @@ AutoDelete = Annotated[
 Encrypted = Annotated[bool | None, Option("--encrypted", help="Encrypt on disk what it writes.", show_default=False)]
 Volume = Annotated[
     list[str] | None,
-    Option("--volume", "-v", metavar="NAME:PATH[:SUBPATH][:ro]", help="Mount a volume at PATH. Repeatable."),
+    Option("--volume", "-v", metavar="NAME:PATH[:SUBPATH][:OPTIONS]", help=VOLUME_HELP),
 ]
 Key = Annotated[
     str | None,
@@ -137,8 +144,23 @@ def parse_volumes(volumes: list[str] | None) -> list[VolumeMount]:
     mounts = []
     for text in volumes or []:
         name, *rest = text.split(":")
-        read_only = rest[1:] != [] and rest[-1] in ("ro", "rw") and rest.pop() == "ro"
+        given = [word.partition("=") for word in rest[-1].split(",")] if rest[1:] else []
+        if given and all((word == "size") == bool(equals) and word in MOUNT_WORDS for word, equals, _ in given):
+            del rest[-1]
+        else:
+            given = []
         if len(rest) not in (1, 2):
             raise InvalidArgument(f"--volume {text!r} has no path", hint="write it like models:/models or models:/m:ro")
-        mounts.append(VolumeMount(name=name, path=rest[0], subpath="".join(rest[1:]), read_only=read_only))
+        words = {word: value for word, _, value in given}
+        mounts.append(
+            VolumeMount(
+                name=name,
+                path=rest[0],
+                subpath="".join(rest[1:]),
+                read_only="ro" in words,
+                size=words.get("size"),
+                persistent=True if "persistent" in words else False if "temporary" in words else None,
+                mount_existing="existing" in words,
+            )
+        )
     return mounts

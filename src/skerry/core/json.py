@@ -118,6 +118,8 @@ def _reader(kind: Any, strict: bool) -> _Reader:
         return _model_reader(kind, strict)
     if isinstance(kind, type) and issubclass(kind, Enum):
         return lambda value, what: _choice(value, what, {item.value: item for item in kind})
+    if kind == int | str | None:
+        return _size
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Literal:
         return lambda value, what: _choice(value, what, {item: item for item in arguments})
@@ -184,6 +186,12 @@ def _items(inner: _Reader, value: Any, what: str) -> list[Any]:
     if not isinstance(value, list):
         raise _wrong(what, "a list", value)
     return [inner(item, f"{what}[{number}]") for number, item in enumerate(value)]
+
+
+def _size(value: Any, what: str) -> int | str | None:
+    if value is not None and type(value) not in (int, str):
+        raise _wrong(what, "a whole number or a text", value)
+    return value  # type: ignore[no-any-return]
 
 
 def _mapping(inner: _Reader, value: Any, what: str) -> dict[str, Any]:

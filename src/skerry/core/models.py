@@ -76,6 +76,17 @@ class VolumeMount(Model):
     subpath: str = ""
     """Relative to the volume; made if it is not there, unless the mount is read-only."""
     read_only: bool = False
+    size: int | str | None = None
+    """The most that a volume made for this sandbox may hold, in bytes or as text; None: no limit."""
+    persistent: bool | None = None
+    """Whether a volume made for this sandbox outlives its sandboxes. With this or `size`, a missing volume is made."""
+    mount_existing: bool = False
+    """Whether the volume must exist, as it must without `size` and `persistent`."""
+
+    @property
+    def makes(self) -> bool:
+        """Whether a missing volume is made."""
+        return self.size is not None or self.persistent is not None
 
 
 OnTimeout = Literal["stop", "destroy", "pause"]
@@ -118,6 +129,8 @@ class SandboxSpec(Model):
     isolation: str | None = None
     encrypted: bool | None = None
     """Whether what it writes is encrypted on disk. None: as what it begins with, else not."""
+    instructions: str | None = None
+    """The text that `instructions()` gives; None: the default."""
     leased: bool = False
     """Whether it belongs to the calling process from the start, and ends with it, until the lease is given back."""
     unsynced: bool = False
@@ -230,6 +243,8 @@ class SandboxInfo(Model):
     auto_delete: float | None = None
     encrypted: bool = False
     """Whether what it writes is encrypted on disk."""
+    instructions: str | None = None
+    """The text that `create(instructions=…)` was given; None: none, or a function, which only its own process has."""
 
     def uptime(self, now: float) -> float:
         return 0.0 if self.started_at is None else max(0.0, now - self.started_at)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
 
+from skerry.core.config import parse_size
 from skerry.core.errors import InvalidArgument
 from skerry.core.ids import ALPHABET
 from skerry.core.models import VolumeMount
@@ -57,15 +58,27 @@ def check_mounts(mounts: Iterable[VolumeMount], reserved: Iterable[str] = RESERV
             raise InvalidArgument(f"two volumes are to be mounted at {path}")
         if type(mount.read_only) is not bool:
             raise InvalidArgument(f"read_only must be true or false, not {mount.read_only!r}")
+        _check_making(mount)
         checked[path] = VolumeMount(
             name=check_volume_name(mount.name),
             path=str(path),
             subpath=_subpath(mount.subpath),
             read_only=mount.read_only,
+            size=None if mount.size is None else parse_size(mount.size, "size"),
+            persistent=mount.persistent,
+            mount_existing=mount.mount_existing,
         )
     if len(checked) > MAX_MOUNTS:
         raise InvalidArgument(f"{len(checked)} volumes are more than {MAX_MOUNTS}")
     return tuple(checked[path] for path in sorted(checked))
+
+
+def _check_making(mount: VolumeMount) -> None:
+    if mount.persistent not in (None, True, False) or type(mount.mount_existing) is not bool:
+        raise InvalidArgument(f"persistent and mount_existing of volume {mount.name!r} must be true or false")
+    if mount.mount_existing and mount.makes:
+        hint = "leave mount_existing out to make the volume where it is missing, or size and persistent"
+        raise InvalidArgument(f"volume {mount.name!r} is to exist, and is to be made", hint=hint)
 
 
 def _mount_point(text: object, reserved: tuple[str, ...]) -> PurePosixPath:

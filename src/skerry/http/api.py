@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -11,6 +11,7 @@ from urllib.parse import quote
 from skerry.core import (
     Corrupted,
     ExecResult,
+    FileInfo,
     InvalidArgument,
     SandboxInfo,
     SkerryError,
@@ -19,7 +20,7 @@ from skerry.core import (
     result_from_json,
 )
 from skerry.http.client import AsyncClient, Client
-from skerry.http.exchange import Request, idempotent
+from skerry.http.exchange import Request, idempotent, read_answer
 from skerry.http.login import Login
 
 T = TypeVar("T")
@@ -48,6 +49,22 @@ def _wait(sandbox: str, state: State | str, seconds: float) -> Request:
     return Request(method="GET", path=f"{_path(sandbox)}/wait", params=params, timeout=seconds + 30)
 
 
+def _file(method: str, sandbox: str, what: str, params: Mapping[str, str] | None = None, **given: Any) -> Request:
+    return Request(method=method, path=f"{_path(sandbox)}/files{what}", params=params or {}, **given)
+
+
+def _page(sandbox: str, path: str, cursor: str | None) -> Request:
+    return _file("GET", sandbox, "/list", {"path": path} | ({} if cursor is None else {"cursor": cursor}))
+
+
+def _content(content: bytes | str) -> bytes:
+    return content.encode() if isinstance(content, str) else content
+
+
+async def _once(content: bytes) -> AsyncIterator[bytes]:
+    yield content
+
+
 def _path(sandbox: str) -> str:
     if not sandbox or "/" in sandbox or sandbox in (".", ".."):
         raise InvalidArgument(f"{sandbox!r} is not the id or name of a sandbox")
@@ -55,9 +72,17 @@ def _path(sandbox: str) -> str:
 
 
 def _info(answer: Any) -> SandboxInfo:
+    return _made(SandboxInfo, {"provider": "remote", **answer})
+
+
+def _entry(answer: Any) -> FileInfo:
+    return _made(FileInfo, answer)
+
+
+def _made(kind: type[T], answer: Any) -> T:
     """Raises Corrupted."""
     try:
-        return from_plain(SandboxInfo, {"provider": "remote", **answer}, strict=False)
+        return from_plain(kind, answer, strict=False)
     except (SkerryError, TypeError) as error:
         raise Corrupted(f"the server's answer makes no sense: {error}") from error
 
@@ -121,6 +146,37 @@ class Api:
                 if left <= WAIT_STEP:
                     raise
 
+    def list_files(self, sandbox: str, path: str = ".") -> list[FileInfo]:
+        """The entries of a directory, sorted by name."""
+        found: list[FileInfo] = []
+        cursor = None
+        while True:
+            page = self.client.send(_page(sandbox, path, cursor))
+            found += map(_entry, page["items"])
+            if (cursor := page["cursor"]) is None:
+                return found
+
+    def read_file(self, sandbox: str, path: str) -> bytes:
+        """Raises FileMissing, IsADirectory."""
+        with self.client.stream(_file("GET", sandbox, "", {"path": path})) as response:
+            return response.read()
+
+    def write_file(self, sandbox: str, path: str, content: bytes | str) -> FileInfo:
+        """The file has its old content or all of the new one; missing directories are made."""
+        with self.client.stream(
+            _file("PUT", sandbox, "", {"path": path}), content=iter((_content(content),))
+        ) as response:
+            response.read()
+            return _entry(read_answer(response))
+
+    def delete_file(self, sandbox: str, path: str) -> None:
+        """Raises FileMissing, NotEmpty for a directory with something in it."""
+        self.client.send(_file("DELETE", sandbox, "", {"path": path}))
+
+    def create_directory(self, sandbox: str, path: str) -> FileInfo:
+        """Missing directories above it are made, and one that exists is not an error."""
+        return _entry(self.client.send(_file("POST", sandbox, "/mkdir", json={"path": path})))
+
     def close(self) -> None:
         self.client.close()
 
@@ -170,6 +226,37 @@ class AsyncApi:
             except TimeoutError:
                 if left <= WAIT_STEP:
                     raise
+
+    async def list_files(self, sandbox: str, path: str = ".") -> list[FileInfo]:
+        """As `Api.list_files`."""
+        found: list[FileInfo] = []
+        cursor = None
+        while True:
+            page = await self.client.send(_page(sandbox, path, cursor))
+            found += map(_entry, page["items"])
+            if (cursor := page["cursor"]) is None:
+                return found
+
+    async def read_file(self, sandbox: str, path: str) -> bytes:
+        """As `Api.read_file`."""
+        async with self.client.stream(_file("GET", sandbox, "", {"path": path})) as response:
+            return await response.aread()
+
+    async def write_file(self, sandbox: str, path: str, content: bytes | str) -> FileInfo:
+        """As `Api.write_file`."""
+        async with self.client.stream(
+            _file("PUT", sandbox, "", {"path": path}), content=_once(_content(content))
+        ) as response:
+            await response.aread()
+            return _entry(read_answer(response))
+
+    async def delete_file(self, sandbox: str, path: str) -> None:
+        """As `Api.delete_file`."""
+        await self.client.send(_file("DELETE", sandbox, "", {"path": path}))
+
+    async def create_directory(self, sandbox: str, path: str) -> FileInfo:
+        """As `Api.create_directory`."""
+        return _entry(await self.client.send(_file("POST", sandbox, "/mkdir", json={"path": path})))
 
     async def aclose(self) -> None:
         await self.client.aclose()

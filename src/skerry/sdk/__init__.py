@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         CommandOptions,
         ExecOptions,
         PlaceOptions,
+        SandboxPath,
         TextCallback,
         check_user,
         encode_env,
@@ -54,10 +55,12 @@ if TYPE_CHECKING:
     from skerry.sdk.instructions import InstructionsContext
     from skerry.sdk.listing import SandboxPage, SandboxStatus, look_up, select_sandboxes
     from skerry.sdk.options import (
+        MAX_INSTRUCTIONS,
         ResourceOptions,
         SpecOptions,
         VolumeOptions,
         build_spec,
+        check_instructions,
         check_resources,
         check_text,
     )
@@ -79,7 +82,7 @@ if TYPE_CHECKING:
     from skerry.sdk.templates.builder import BUILD_TIMEOUT, BuildProgress, ProgressCallback, offering
     from skerry.sdk.templates.registry_images import is_local_registry
     from skerry.sdk.templates.sources import GitSource, TarSource
-    from skerry.sdk.templates.templates import AsyncTemplates
+    from skerry.sdk.templates.templates import AsyncTemplates, TemplateOption
     from skerry.sdk.terminals.stream import AsyncTerminalStream
     from skerry.sdk.terminals.terminal import AsyncTerminal
     from skerry.sdk.terminals.terminals import AsyncTerminals
@@ -93,7 +96,7 @@ __getattr__, __dir__ = lazy(
         "commands.env": "AsyncEnv",
         "commands.exec_stream": "AsyncExecStream",
         "commands.output": "OUTPUT_LIMIT OutputChunk ProcessOutput TerminalChunk TerminalOutput",
-        "commands.request": "BytesCallback Command CommandOptions ExecOptions PlaceOptions TextCallback check_user encode_env",
+        "commands.request": "BytesCallback Command CommandOptions ExecOptions PlaceOptions SandboxPath TextCallback check_user encode_env",
         "create": "DEFAULTS CreateOptions",
         "events": "EventCallback EventType",
         "files.files": "AsyncFiles",
@@ -105,7 +108,7 @@ __getattr__, __dir__ = lazy(
         "health": "Health HealthCheck HealthReport",
         "instructions": "InstructionsContext",
         "listing": "SandboxPage SandboxStatus look_up select_sandboxes",
-        "options": "ResourceOptions SpecOptions VolumeOptions build_spec check_resources check_text",
+        "options": "MAX_INSTRUCTIONS ResourceOptions SpecOptions VolumeOptions build_spec check_instructions check_resources check_text",
         "ports.ports": "AsyncConnection AsyncForward AsyncPorts",
         "processes.process": "AsyncProcess",
         "processes.processes": "AsyncProcesses",
@@ -118,7 +121,7 @@ __getattr__, __dir__ = lazy(
         "templates.builder": "BUILD_TIMEOUT BuildProgress ProgressCallback offering",
         "templates.registry_images": "is_local_registry",
         "templates.sources": "GitSource TarSource",
-        "templates.templates": "AsyncTemplates",
+        "templates.templates": "AsyncTemplates TemplateOption",
         "terminals.stream": "AsyncTerminalStream",
         "terminals.terminal": "AsyncTerminal",
         "terminals.terminals": "AsyncTerminals",
@@ -128,6 +131,7 @@ __all__ = [
     "BUILD_TIMEOUT",
     "DEFAULTS",
     "MAX_GRACE",
+    "MAX_INSTRUCTIONS",
     "OUTPUT_LIMIT",
     "AsyncConnection",
     "AsyncEnv",
@@ -185,6 +189,7 @@ __all__ = [
     "ResourceOptions",
     "Sandbox",
     "SandboxPage",
+    "SandboxPath",
     "SandboxSnapshots",
     "SandboxStatus",
     "SearchMatch",
@@ -193,6 +198,7 @@ __all__ = [
     "Snapshots",
     "SpecOptions",
     "TarSource",
+    "TemplateOption",
     "Templates",
     "Terminal",
     "TerminalChunk",
@@ -206,6 +212,7 @@ __all__ = [
     "archivable",
     "build_spec",
     "check_grace",
+    "check_instructions",
     "check_resources",
     "check_text",
     "check_user",

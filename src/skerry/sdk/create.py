@@ -23,7 +23,7 @@ from skerry.core import Volumes as VolumeProvider
 from skerry.sdk.commands.request import TextCallback, check_options
 from skerry.sdk.events import EventCallback, check_callback
 from skerry.sdk.log import log
-from skerry.sdk.options import SpecOptions, build_spec, check_encrypted
+from skerry.sdk.options import SpecOptions, build_spec, check_encrypted, check_instructions
 from skerry.sdk.state import lifecycle
 
 if TYPE_CHECKING:
@@ -67,7 +67,8 @@ class CreateOptions(SpecOptions, BeginningOptions, total=False):
     source: SourceOption | None
     """A git repository or a tar archive that fills the working directory."""
     instructions: Instructions | None
-    """The text that `instructions()` gives, or a function that makes it."""
+    """The text that `instructions()` gives, which stays with the sandbox, or a function that makes it: only this object
+    has that, and another one of the same sandbox gives the default text."""
     auto_start: bool
     """False: a call on a sandbox that is stopped or paused raises SandboxStopped instead of starting it."""
     on_event: EventCallback | None
@@ -144,7 +145,6 @@ async def make_sandbox(cls: type[S], provider: str | Provider | None, given: Cre
 def _check(given: CreateOptions) -> tuple[SandboxSpec, Source | None]:
     """What to ask the provider for, and what fills the working directory. Nothing is done yet."""
     check_options("create", given, CreateOptions.__optional_keys__)
-    _check_instructions(given.get("instructions"))
     check_callback(given.get("on_event"), "on_event")
     _check_import(given.get("import_state"), given.get("key"), given.get("snapshot"), given.get("restore_from"))
     origin = None
@@ -156,7 +156,7 @@ def _check(given: CreateOptions) -> tuple[SandboxSpec, Source | None]:
         if given.get(name) is not None:
             raise Unsupported(f"{name} is not supported yet", option=name)
     spec: SpecOptions = {name: value for name, value in given.items() if name in _SPEC}  # type: ignore[assignment]
-    return build_spec(**spec), origin
+    return dataclasses.replace(build_spec(**spec), instructions=_instructions(given.get("instructions"))), origin
 
 
 async def _make(
@@ -200,9 +200,9 @@ def _needs_preparation(built: BuiltTemplate | None, source: Source | None) -> bo
     return source is not None or (built is not None and bool(built.post_create or built.post_start))
 
 
-def _check_instructions(instructions: object) -> None:
-    if instructions is not None and not isinstance(instructions, str) and not callable(instructions):
-        raise InvalidArgument(f"instructions must be text or a function, not {type(instructions).__name__}")
+def _instructions(given: object) -> str | None:
+    """The text that stays with the sandbox, if it is a text. Raises InvalidArgument."""
+    return None if callable(given) else check_instructions(given)
 
 
 def _check_import(source: object, key: object, *others: object) -> None:

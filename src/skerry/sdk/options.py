@@ -42,6 +42,7 @@ VolumeOptions = Mapping[str, str | VolumeInfo | VolumeMount] | Iterable[VolumeMo
 """Volumes by the path they are mounted at, or mounts that say their paths themselves."""
 
 MAX_PAIRS = 256
+MAX_INSTRUCTIONS = 32_768
 
 
 class SpecOptions(TypedDict, total=False):
@@ -199,6 +200,15 @@ def check_text(value: object, what: str) -> str:
     if not isinstance(value, str) or not value or "\0" in value or len(value) > 1024:
         raise InvalidArgument(f"{what} must be a short text, not {value!r}")
     return value
+
+
+def check_instructions(text: object) -> str | None:
+    """Raises InvalidArgument."""
+    if text is not None and not isinstance(text, str):
+        raise InvalidArgument(f"instructions must be text or a function, not {type(text).__name__}")
+    if text is not None and ("\0" in text or len(text) > MAX_INSTRUCTIONS):
+        raise InvalidArgument(f"instructions must be a text of at most {MAX_INSTRUCTIONS:,} characters without NUL")
+    return text
 
 
 def check_pairs(pairs: object, what: str) -> dict[str, str]:

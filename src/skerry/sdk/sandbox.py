@@ -440,14 +440,15 @@ class AsyncSandbox(Parts, StateVerbs):
     async def instructions(self, *, extra: str | None = None, context: object = None) -> str:
         """A short text for an agent's system prompt: how this sandbox works and what is installed in it.
 
-        The text or function of `create(instructions=…)` takes its place; a function gets an InstructionsContext with
-        `context` in it. `extra` is added at the end.
+        The text of `create(instructions=…)` takes its place; so does a function, in the object that `create` returned:
+        it gets an InstructionsContext with `context` in it. `extra` is added at the end.
 
         Raises SandboxNotFound, SandboxFailed, ConnectionLost; what the function raises.
         """
         from skerry.sdk.instructions import describe
 
-        return await describe(self, self._instructions, extra, context)
+        own = self._info.instructions if self._instructions is None else self._instructions
+        return await describe(self, own, extra, context)
 
     async def wait_for_state(self, state: State | str, *, timeout: float = 60.0) -> SandboxInfo:
         """Wait until the sandbox is in that state.
@@ -524,14 +525,17 @@ class AsyncSandbox(Parts, StateVerbs):
         return await execute_on_terminal(self._link, request, on_data)
 
     async def code_run(
-        self, code: str, *, language: str = "python", check: bool = False, **options: Unpack[CommandOptions]
+        self, code: str, *, language: str | None = None, check: bool = False, **options: Unpack[CommandOptions]
     ) -> CodeResult:
-        """Run a snippet of python, javascript, bash, sh, perl or ruby with what the sandbox has installed for it.
+        """Run a snippet of python, javascript, typescript, bash, sh, perl or ruby with what the sandbox has for it.
+
+        Without `language` it is that of the sandbox's template: javascript or typescript in those of Node, else python.
+        Node runs typescript from version 22.18 on.
 
         The result is what `exec` returns: a non-zero exit, a signal, a timeout and the lack of memory are results.
 
         Raises:
-            Unsupported: another language.
+            Unsupported: another language, or typescript with an older Node.
             CommandNotFound: the sandbox has no program for it.
             ExecTimeout, OutOfMemory, CommandFailed: with `check=True`, unless it exited with 0.
             ConnectionLost, SandboxNotFound, SandboxStopped, SandboxFailed: how it ended cannot be known.
@@ -539,7 +543,11 @@ class AsyncSandbox(Parts, StateVerbs):
         check_options("code_run", options, COMMAND_OPTIONS)
         from skerry.sdk.commands import code as snippets
 
-        ran = await self.exec(snippets.program(code, language), stdin=code, **options)
+        chosen = snippets.language_of(self._info.template) if language is None else language
+        argv = snippets.program(code, chosen)
+        if snippets.is_typescript(chosen) and (await self.exec(snippets.RUNS_TYPESCRIPT)).stdout != "true\n":
+            raise snippets.no_typescript()
+        ran = await self.exec(argv, stdin=code, **options)
         result = CodeResult(**{field.name: getattr(ran, field.name) for field in dataclasses.fields(ran)})
         if check:
             result.check()

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from skerry import VolumeMount
+from skerry.cli.options import parse_volumes
 from tests.cli.conftest import Skerry
 from tests.conftest import unmount_below
 
@@ -129,3 +131,11 @@ def test_completion_knows_groups_and_volumes(skerry: Skerry, volume: str) -> Non
     assert [way.text for way in candidates(app, ["volume", ""])] == ["create", "ls", "show", "rm"]
     assert volume in [way.text for way in candidates(app, ["volume", "rm", ""])]
     assert "--size" in [way.text for way in candidates(app, ["volume", "create", "--"])]
+
+
+def test_options_of_a_mount_are_read() -> None:
+    [first, second, third] = parse_volumes(["a:/a:size=5GB,temporary", "b:/b:sub:ro,persistent", "c:/c:existing"])
+    assert (first.subpath, first.size, first.persistent) == ("", "5GB", False)
+    assert (second.subpath, second.read_only, second.persistent) == ("sub", True, True)
+    assert third == VolumeMount(name="c", path="/c", mount_existing=True)
+    assert parse_volumes(["d:/d:size"])[0].subpath == "size"

@@ -23,6 +23,7 @@ from skerry import (
     OutputChunk,
     SandboxFailed,
     SandboxNotFound,
+    Unsupported,
 )
 from tests.sdk.agent_provider import AgentProvider
 from tests.sdk.commands.conftest import NEEDS_AGENT, alive, gone
@@ -325,6 +326,17 @@ async def test_environment(box: AsyncSandbox) -> None:
     ):
         with pytest.raises(InvalidArgument):
             await call
+
+
+async def test_typescript_runs_where_node_takes_types_away(box: AsyncSandbox) -> None:
+    code = "const answer: number = 6 * 7\nconsole.log(answer)"
+    node = (await box.exec("node -p 'Boolean(process.features.typescript)'")).stdout
+    if node == "true\n":
+        assert (await box.code_run(code, language="typescript")).result == "42\n"
+    else:
+        with pytest.raises((Unsupported, CommandNotFound)) as refused:
+            await box.code_run(code, language="ts")
+        assert node == "" or "node-ts" in refused.value.hint
 
 
 async def test_code(box: AsyncSandbox) -> None:

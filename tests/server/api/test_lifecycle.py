@@ -70,7 +70,8 @@ def test_every_option_arrives(owner: httpx2.Client, made: Any) -> None:
         "gpu": None,
     }
     assert (info["purpose"], info["workdir"], info["user"], info["metadata"]) == ("preview", "/tmp", "root", {"m": "x"})
-    assert info["volumes"] == [{"name": "opt", "path": "/data", "subpath": "", "read_only": True}]
+    [mount] = info["volumes"]
+    assert (mount["name"], mount["path"], mount["subpath"], mount["read_only"]) == ("opt", "/data", "", True)
     assert info["encrypted"] is True and info["labels"] == {"l": "y"} and info["project"].startswith("pj-")
     assert _exec(owner, id, "echo $A $S $(pwd) $(whoami)") == "1 2 /tmp root\n"
     busy = owner.delete("/v1/volumes/opt")
@@ -235,6 +236,8 @@ def test_a_sandbox_goes_through_its_states(owner: httpx2.Client, made: Any) -> N
     usage = _ok(owner.get(f"{at}/usage"))
     assert usage["memory_used"] > 0 and usage["pids"] >= 1
     assert "/workspace" in _ok(owner.get(f"{at}/instructions", params={"extra": "Be brief."}))["instructions"]
+    told = f"/v1/sandboxes/{made(instructions='Only this.')}/instructions"
+    assert _ok(owner.get(told))["instructions"] == "Only this."
     _ok(owner.post(f"{at}/processes", json={"command": ["sleep", "1000"]}), 201)
     assert owner.delete(f"{at}?graceful=true&timeout=5").status_code == 204
     assert owner.get(at).status_code == 404
@@ -315,6 +318,16 @@ def test_snapshots_are_taken_listed_restored_begun_with_and_removed(
     for name in ("first", second["id"]):
         assert owner.delete(f"/v1/snapshots/{name}").status_code == 204
     assert owner.get("/v1/snapshots/first").status_code == 404
+
+
+def test_a_mount_makes_a_missing_volume(owner: httpx2.Client, made: Any) -> None:
+    mount = {"name": "made-by-create", "path": "/data", "persistent": False}
+    missing = owner.post("/v1/sandboxes", json={"volumes": [mount | {"persistent": None, "mount_existing": True}]})
+    assert (missing.status_code, missing.json()["code"]) == (404, "VOLUME_NOT_FOUND")
+    id = made(volumes=[mount])
+    assert _ok(owner.get("/v1/volumes/made-by-create"))["temporary"] is True
+    assert owner.delete(f"/v1/sandboxes/{id}").status_code == 204
+    assert owner.get("/v1/volumes/made-by-create").status_code == 404
 
 
 def test_volumes_of_projects_do_not_meet(owner: httpx2.Client, server: Running) -> None:

@@ -1645,8 +1645,8 @@ class Sandbox:
     def instructions(self, *, extra: str | None = None, context: object = None) -> str:
         """A short text for an agent's system prompt: how this sandbox works and what is installed in it.
 
-        The text or function of `create(instructions=…)` takes its place; a function gets an InstructionsContext with
-        `context` in it. `extra` is added at the end.
+        The text of `create(instructions=…)` takes its place; so does a function, in the object that `create` returned:
+        it gets an InstructionsContext with `context` in it. `extra` is added at the end.
 
         The function runs in Skerry's own thread: it must not call the blocking API.
 
@@ -1729,14 +1729,17 @@ class Sandbox:
         )
 
     def code_run(
-        self, code: str, *, language: str = "python", check: bool = False, **options: Unpack[CommandOptions]
+        self, code: str, *, language: str | None = None, check: bool = False, **options: Unpack[CommandOptions]
     ) -> CodeResult:
-        """Run a snippet of python, javascript, bash, sh, perl or ruby with what the sandbox has installed for it.
+        """Run a snippet of python, javascript, typescript, bash, sh, perl or ruby with what the sandbox has for it.
+
+        Without `language` it is that of the sandbox's template: javascript or typescript in those of Node, else python.
+        Node runs typescript from version 22.18 on.
 
         The result is what `exec` returns: a non-zero exit, a signal, a timeout and the lack of memory are results.
 
         Raises:
-            Unsupported: another language.
+            Unsupported: another language, or typescript with an older Node.
             CommandNotFound: the sandbox has no program for it.
             ExecTimeout, OutOfMemory, CommandFailed: with `check=True`, unless it exited with 0.
             ConnectionLost, SandboxNotFound, SandboxStopped, SandboxFailed: how it ended cannot be known.

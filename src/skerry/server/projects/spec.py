@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from skerry.core import InvalidArgument, SandboxNotFound, SandboxSpec
-from skerry.sdk import build_spec, check_text
+from skerry.sdk import build_spec, check_instructions, check_text
 from skerry.server.access.identity import Actor
 from skerry.server.access.permissions import Action
 from skerry.server.context import Context
@@ -48,6 +48,7 @@ async def inner_spec(context: Context, actor: Actor, project: Project, spec: San
         snapshot=await usable_snapshot(context, actor, project, spec.snapshot, "POST /v1/provider/sandboxes"),
         secrets_of=await _secrets_of(context, actor, project, spec.secrets_of),
         source=None if spec.source is None else check_text(spec.source, "source"),
+        instructions=check_instructions(spec.instructions),
         leased=spec.leased,
         unsynced=spec.unsynced,
     )

@@ -94,3 +94,25 @@ def test_killed_clients_lose_and_leak_no_volume(skerry_home: Path, capsys: pytes
             print(f"\nvolumes: {ROUNDS} rounds, seed {seed}: {totals}")
     assert inventory.left(before, after) == {}
     assert totals["hashes compared"], "no round had anything to lose, so this proves nothing"
+
+
+DYING = """\
+import os
+from skerry import Sandbox, VolumeMount
+from skerry.providers.local.storage.volumes import Volumes
+real = Volumes._make
+def make(self, volume):
+    real(self, volume)
+    print("made", volume.name, flush=True)
+    os._exit(9)
+Volumes._make = make
+Sandbox.create(name="dies", volumes=[VolumeMount(name="of-the-dead", path="/data", persistent=False)])
+"""
+
+
+def test_a_volume_that_create_made_goes_with_a_sandbox_that_was_never_complete() -> None:
+    done = subprocess.run([sys.executable, "-c", DYING], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (9, "made of-the-dead\n"), done.stderr
+    sweep()
+    assert "of-the-dead" not in [info.name for info in Volumes().list()]
+    assert "dies" not in [info.name for info in Sandbox.list()]

@@ -156,16 +156,26 @@ class Record(Model):
             auto_stop=spec.auto_stop,
             auto_archive=spec.auto_archive,
             auto_delete=spec.auto_delete,
+            instructions=spec.instructions,
         )
+
+
+NEW_IN_MOUNTS = ("size", "persistent", "mount_existing")
 
 
 def digest(spec: SandboxSpec) -> str:
     """A digest that is equal for specs that ask for the same."""
     asked = plain(spec)
-    if spec.on_timeout is None:
-        del asked["on_timeout"]  # digests in records that are older than this option stay valid
-    if spec.encrypted is None:
-        del asked["encrypted"]
+    # Digests in records that are older than these options stay valid.
+    for option in ("on_timeout", "instructions", "encrypted"):
+        if asked[option] is None:
+            del asked[option]
+    asked["volumes"] = [
+        {name: value for name, value in plain(mount).items() if value or name not in NEW_IN_MOUNTS}
+        if mount.persistent is None
+        else mount
+        for mount in spec.volumes
+    ]
     return hashlib.sha256(json.dumps(asked, default=plain, sort_keys=True).encode()).hexdigest()
 
 

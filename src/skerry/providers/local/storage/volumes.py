@@ -15,7 +15,6 @@ import dataclasses
 import errno
 import json
 import os
-import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -31,8 +30,10 @@ from skerry.core import (
     InvalidArgument,
     NewerVersion,
     NotADirectory,
+    QuotaExceeded,
     SandboxNotFound,
     SandboxSpec,
+    State,
     Unsupported,
     VolumeInfo,
     VolumeMount,
@@ -40,6 +41,7 @@ from skerry.core import (
     check_mounts,
     check_volume_name,
     from_plain,
+    human_size,
     load_json,
     plain,
     replace_file,
@@ -88,26 +90,40 @@ class Volumes:
         self._home.prepare()
         if encrypted:
             self._home.encrypted.make()
-        storage = self._home.storage_of(encrypted=encrypted)
-        if size is not None:
-            storage.require_limits("size")
+        self._check_size(size, encrypted=encrypted)
         volume = Volume(name=name, created_at=time.time(), size=size, temporary=temporary, encrypted=encrypted)
-        tree = storage.volumes / name
         with self._lock():
             if self._record(name).exists():
                 raise Conflict(f"the name {name!r} is taken by another volume", hint="choose another, or use that one")
-            storage.remove(tree)  # left by a create that died before the record was written
-            try:
-                with typed_errors(self._store.home):
-                    storage.create(tree, size)
-                    tree.chmod(0o755)
-                    os.chown(tree, USER, USER)
-                    storage.settle(0)  # a record never reaches the disk before its tree
-                    self._write(volume)
-            except BaseException:
-                storage.remove(tree)
-                raise
+            self._make(volume)
         return self._info(volume, ())
+
+    def _check_size(self, size: int | None, *, encrypted: bool) -> None:
+        """Raises Unsupported where no size can be enforced, QuotaExceeded for more than the pool may ever hold."""
+        if size is None:
+            return
+        storage = self._home.storage_of(encrypted=encrypted)
+        storage.require_limits("size")
+        pool = os.statvfs(storage.volumes)
+        if size > (most := pool.f_blocks * pool.f_frsize):
+            text = f"a volume of {human_size(size)} is larger than the pool, which holds {human_size(most)}"
+            raise QuotaExceeded(text, hint="ask for less, or for no size")
+
+    def _make(self, volume: Volume) -> None:
+        """Make a volume that is not there. The caller holds the lock."""
+        storage = self._home.storage_of(encrypted=volume.encrypted)
+        tree = storage.volumes / volume.name
+        storage.remove(tree)  # left by a create that died before the record was written
+        try:
+            with typed_errors(self._store.home):
+                storage.create(tree, volume.size)
+                tree.chmod(0o755)
+                os.chown(tree, USER, USER)
+                storage.settle(0)  # a record never reaches the disk before its tree
+                self._write(volume)
+        except BaseException:
+            storage.remove(tree)
+            raise
 
     def get(self, name: str) -> VolumeInfo:
         self._home.prepare()
@@ -143,10 +159,21 @@ class Volumes:
     # -- for sandboxes
 
     def check(self, spec: SandboxSpec, *, host: bool) -> None:
-        """Check the volumes that a sandbox asks for. Raises InvalidArgument, VolumeNotFound, Corrupted."""
+        """Check the volumes that a sandbox asks for.
+
+        Raises InvalidArgument, VolumeNotFound, Corrupted; Conflict for one that is to be made and is there in another
+        form; and as `create` for a size.
+        """
         check_mounts(spec.volumes, (*RESERVED, *host_layer.mounts()) if host else RESERVED)
         for mount in spec.volumes:
-            volume = self._read(mount.name)
+            try:
+                volume = self._read(mount.name)
+            except VolumeNotFound:
+                if not mount.makes:
+                    raise
+                self._check_size(_size(mount), encrypted=spec.encrypted is True)
+                continue
+            _check_same(volume, mount)
             if spec.encrypted and not volume.encrypted and not mount.read_only:
                 raise Unsupported(
                     f"the volume {mount.name!r} is not encrypted, but a sandbox that is could write to it",
@@ -157,6 +184,9 @@ class Volumes:
     def attach(self, record: Record) -> tuple[Mount, ...]:
         """Note that a sandbox has its volumes, and return what to mount. The caller holds the sandbox's lock.
 
+        A new sandbox makes those that it asks for. One that is not persistent is its from the start: if this process
+        dies before the sandbox is complete, the sweep removes both.
+
         Raises VolumeNotFound, Corrupted, DiskFull, FileMissing for a subpath that is not there.
         """
         if not record.spec.volumes:
@@ -166,15 +196,34 @@ class Volumes:
         trees = dict[str, Path]()
         with typed_errors(self._store.home):
             with self._lock():
-                for name in names:
-                    trees[name] = self._tree(self._read(name))
                 replace_file(self._store.directory(record.id) / "volumes", "\n".join(names).encode(), flush=False)
+                for mount in record.spec.volumes:
+                    trees[mount.name] = self._tree(self._find_or_make(mount, record))
             for mount in record.spec.volumes:
                 _walk(trees[mount.name], mount)
         return tuple(
             Mount(path=mount.path, source=trees[mount.name], subpath=mount.subpath, read_only=mount.read_only)
             for mount in check_mounts(record.spec.volumes)
         )
+
+    def _find_or_make(self, mount: VolumeMount, record: Record) -> Volume:
+        """A volume of a sandbox; one that a new sandbox makes is encrypted as the sandbox is. The caller holds the lock."""
+        try:
+            return self._read(mount.name)
+        except VolumeNotFound:
+            if not (record.state is State.CREATING and mount.makes):
+                raise
+        temporary = mount.persistent is False
+        volume = Volume(
+            name=mount.name,
+            created_at=time.time(),
+            size=_size(mount),
+            temporary=temporary,
+            taken=temporary,
+            encrypted=record.encrypted,
+        )
+        self._make(volume)
+        return volume
 
     def let_go(self, sandbox_id: str) -> None:
         """Note that a sandbox is about to end; `sweep` then removes the temporary volumes that it was the last to have.
@@ -296,6 +345,20 @@ def _move_away(tree: Path) -> Path:
     gone = tree.with_name(f".gone-{secrets.token_hex(8)}")
     tree.rename(gone)
     return gone
+
+
+def _size(mount: VolumeMount) -> int | None:
+    return None if mount.size is None else parse_size(mount.size, "size")
+
+
+def _check_same(volume: Volume, mount: VolumeMount) -> None:
+    """Raises Conflict."""
+    if mount.size is not None and volume.size != _size(mount):
+        has = "no size" if volume.size is None else f"a size of {human_size(volume.size)}"
+        raise Conflict(f"the volume {volume.name!r} is there, with {has}", hint="leave the size out to mount it")
+    if mount.persistent is not None and volume.temporary is mount.persistent:
+        is_one = "a temporary one" if volume.temporary else "a persistent one"
+        raise Conflict(f"the volume {volume.name!r} is there, and is {is_one}", hint="leave persistent out to mount it")
 
 
 def _walk(tree: Path, mount: VolumeMount) -> None:

@@ -81,7 +81,7 @@ async def _stream(sender: Sender, box: AsyncSandbox, body: inside.RunCommand, st
 
 @router.post(SANDBOX + "/code", **op("Run a snippet of code", mirrored(CodeResult)))
 async def run_code(request: Request, context: Ctx, who: Who, box: Box, body: inside.RunCode) -> Response:
-    """The language is python, javascript, bash, sh, perl or ruby; the sandbox must have it installed.
+    """The language is python, javascript, typescript, bash, sh, perl or ruby; the sandbox must have it installed.
 
     A non-zero exit, a signal, a timeout and a lack of memory are results.
     """

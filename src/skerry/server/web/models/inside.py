@@ -88,8 +88,8 @@ class RunCode(Place, Timed):
 
     code: Annotated[str, Field(examples=["print(6 * 7)"])]
     """The code."""
-    language: Annotated[str, Field(max_length=40)] = "python"
-    """Its language: python, javascript, bash, sh, perl or ruby."""
+    language: Annotated[str, Field(max_length=40)] | None = None
+    """Its language: python, javascript, typescript, bash, sh, perl or ruby; null: that of the sandbox's template."""
     check: bool = False
     """Whether anything but exit code 0 is an error."""
 

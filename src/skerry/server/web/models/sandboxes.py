@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from skerry.core import InvalidArgument, OnTimeout, Resources, VolumeMount
-from skerry.sdk import DEFAULTS, MAX_GRACE, CreateOptions, GitSource, TarSource, is_local_registry
+from skerry.sdk import DEFAULTS, MAX_GRACE, MAX_INSTRUCTIONS, CreateOptions, GitSource, TarSource, is_local_registry
 from skerry.server.web.models.derived import derive
 from skerry.server.web.models.types import Body, Count, Key, Pairs, Path, Seconds, Shown, Size, User, Variables
 
@@ -44,9 +44,15 @@ class MountOptions(Body):
     """A directory of the volume; empty: all of it."""
     read_only: bool = False
     """Whether the sandbox can only read it."""
+    size: Size | None = None
+    """The most that a volume made for this sandbox may hold, in bytes or as a text such as "10GB"; null: no limit."""
+    persistent: bool | None = None
+    """Whether a volume made for this sandbox outlives its sandboxes. With this or `size`, a missing volume is made."""
+    mount_existing: bool = False
+    """Whether the volume must exist, as it must without `size` and `persistent`."""
 
     def mount(self) -> VolumeMount:
-        return VolumeMount(name=self.name, path=self.path, subpath=self.subpath, read_only=self.read_only)
+        return VolumeMount(**{name: getattr(self, name) for name in type(self).model_fields})
 
 
 class GitSourceOptions(Body):
@@ -129,6 +135,7 @@ CreateSandbox = derive(
         "volumes": MountsOptions,
         "user": User,
         "workdir": Path,
+        "instructions": (str, Field(max_length=MAX_INSTRUCTIONS)),
         "ports": Any,
         "region": Any,
         "target": Any,
@@ -136,7 +143,7 @@ CreateSandbox = derive(
     defaults=DEFAULTS,
     without={
         *("import_state", "key", "idempotency_key"),  # the body of another route, and headers
-        *("instructions", "auto_start", "on_event", "on_log", "on_progress", "options"),  # of a Python object
+        *("auto_start", "on_event", "on_log", "on_progress", "options"),  # of a Python object
     },
 )
 

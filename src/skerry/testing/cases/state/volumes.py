@@ -15,6 +15,7 @@ from skerry.core import (
     FileMissing,
     InvalidArgument,
     Provider,
+    QuotaExceeded,
     ReadOnly,
     Unsupported,
     VolumeInfo,
@@ -155,6 +156,46 @@ class VolumesConformance(Conformance):
         await second.destroy()
         with pytest.raises(VolumeNotFound):
             await volumes.get(made.name)
+
+    async def test_a_missing_one_is_made_by_create_where_its_mount_says_so(
+        self, provider: Provider, fresh: Fresh
+    ) -> None:
+        """`persistent` makes it; one that is not persistent goes with its sandbox; `mount_existing` makes none."""
+        volumes, name = AsyncVolumes(provider), f"case-{os.getpid()}-{next(_numbers)}"
+        keeps, goes = f"{name}-keeps", f"{name}-goes"
+        mounts = [
+            VolumeMount(name=keeps, path="/keeps", persistent=True),
+            VolumeMount(name=goes, path="/goes", persistent=False),
+        ]
+        with pytest.raises(VolumeNotFound):
+            await fresh(volumes=[VolumeMount(name=keeps, path="/keeps", mount_existing=True)])
+        sandbox = await fresh(volumes=mounts)
+        try:
+            await sandbox.files.write("/keeps/f", b"kept")
+            assert [(await volumes.get(each)).temporary for each in (keeps, goes)] == [False, True]
+            second = await fresh(volumes=mounts)
+            await sandbox.destroy()
+            await volumes.get(goes)
+            await second.destroy()
+            with pytest.raises(VolumeNotFound):
+                await volumes.get(goes)
+            third = await fresh(volumes=[VolumeMount(name=keeps, path="/keeps", mount_existing=True)])
+            assert await third.files.read("/keeps/f") == b"kept"
+            with pytest.raises(Conflict):
+                await fresh(volumes=[VolumeMount(name=keeps, path="/keeps", persistent=False)])
+            await third.destroy()
+        finally:
+            await volumes.delete(keeps)
+
+    async def test_a_size_beyond_the_storage_is_refused(self, provider: Provider, fresh: Fresh) -> None:
+        """And so is a sandbox that asks for it; then neither is there."""
+        volumes, name = AsyncVolumes(provider), f"case-{os.getpid()}-{next(_numbers)}"
+        with pytest.raises((QuotaExceeded, Unsupported)):
+            await fresh(volumes=[VolumeMount(name=name, path="/data", size="900TB", persistent=True)])
+        with pytest.raises((QuotaExceeded, Unsupported)):
+            await volumes.create(name, size="900TB")
+        with pytest.raises(VolumeNotFound):
+            await volumes.get(name)
 
     async def test_a_size_is_enforced_or_refused(self, provider: Provider, make: Make, fresh: Fresh) -> None:
         """A write beyond it fails inside and is typed outside; the sandbox keeps running."""
