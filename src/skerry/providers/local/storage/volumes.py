@@ -15,6 +15,7 @@ import dataclasses
 import errno
 import json
 import os
+import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -43,6 +44,7 @@ from skerry.core import (
     from_plain,
     human_size,
     load_json,
+    parse_size,
     plain,
     replace_file,
 )
@@ -207,7 +209,7 @@ class Volumes:
         )
 
     def _find_or_make(self, mount: VolumeMount, record: Record) -> Volume:
-        """A volume of a sandbox; one that a new sandbox makes is encrypted as the sandbox is. The caller holds the lock."""
+        """A volume of a sandbox; one that it makes is encrypted as the sandbox is. The caller holds the lock."""
         try:
             return self._read(mount.name)
         except VolumeNotFound:
