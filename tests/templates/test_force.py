@@ -149,11 +149,11 @@ async def test_an_import_keeps_its_template_until_that_is_written_down(
     exports = provider.engine.exports
     announce, removable = exports._announce, list[bool]()
 
-    def announce_and_look(count: int, about: StateFile, base: Base) -> list[Kept]:
+    def announce_and_look(count: int, about: StateFile, base: Base, encrypted: bool) -> list[Kept]:
         lock = FileLock(skerry_home / "templates/lock")
         removable.append(lock.try_acquire())
         lock.release()
-        return announce(count, about, base)
+        return announce(count, about, base, encrypted)
 
     async with await AsyncSandbox.create(template=tiny("carried", "echo built >file")) as sandbox:
         await sandbox.export_state(tmp_path / "state")

@@ -23,8 +23,8 @@ LOCAL = [
     Mutant(
         "two sandboxes may share an id range",
         "src/skerry/providers/local/sandbox/folders.py",
-        "            except FileExistsError:\n                continue\n            return dataclasses.replace(record, slot=slot)",
-        "            except FileExistsError:\n                pass\n            return dataclasses.replace(record, slot=0)",
+        "            except FileExistsError:\n                continue\n            view",
+        "            except FileExistsError:\n                slot = 0\n            view",
         "tests/providers/local/test_local.py::test_two_sandboxes_never_share_ids",
     ),
     Mutant(

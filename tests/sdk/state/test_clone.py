@@ -32,6 +32,8 @@ def test_nothing_that_a_sandbox_was_created_with_is_forgotten() -> None:
         "user": "root",
         "workdir": "/tmp",
         "isolation": "container",
+        "encrypted": False,
+        "instructions": "Work in /tmp.",
     }
     fields = {field.name for field in dataclasses.fields(SandboxSpec)}
     assert fields - NOT_TOLD - asked.keys() == {"template"}

@@ -134,7 +134,7 @@ def test_what_is_made_from_an_encrypted_sandbox_is_encrypted_too(engine: Engine)
         assert each.info().encrypted and (within / each.id / "u").is_dir()
         assert not (engine.storage.uppers / each.id).exists()
     assert refused(engine, snapshot=made, encrypted=False).option == "encrypted"
-    assert "import_state" in refused(engine, snapshot=open_one, encrypted=True).hint
+    assert "import that" in refused(engine, snapshot=open_one, encrypted=True).hint
     with pytest.raises(errors.Conflict, match="not encrypted"):
         clear.snapshots.restore(made)
     with pytest.raises(errors.Unsupported, match="templates are not encrypted"):
@@ -174,7 +174,7 @@ def test_a_disk_limit_holds(engine: Engine) -> None:
 def test_a_plain_volume_can_only_be_read_in_an_encrypted_sandbox(engine: Engine) -> None:
     volumes = Volumes(LocalProvider(engine))
     volumes.create("plain")
-    assert "encrypted=True" in refused(engine, volumes={"/data": "plain"}).hint
+    assert "encrypted volume" in refused(engine, volumes={"/data": "plain"}).hint
     reading = box(engine, volumes=[volumes.mount_existing("plain", "/data", read_only=True)])
     assert not reading.exec("echo x > /data/x").ok
     sealed = volumes.create("sealed", size="5MB", encrypted=True)

@@ -78,7 +78,7 @@ class Creation:
                 raise Unsupported(
                     f"snapshot {source.id} is {what}, and so is what begins with it",
                     option="encrypted",
-                    hint=f"export it, then create(import_state=…, encrypted={spec.encrypted})",
+                    hint="export its state and import that with the encryption that you want",
                 )
         if encrypted:
             self._changes.home.encrypted.make()

@@ -86,7 +86,7 @@ class Restore:
         if record.encrypted != kept.encrypted:
             raise Conflict(
                 f"snapshot {kept.id} is {_how(kept.encrypted)}, but sandbox {record.id} is {_how(record.encrypted)}",
-                hint=f"create a sandbox from it: create(snapshot={kept.id!r})",
+                hint=f"create a sandbox that begins with snapshot {kept.id}",
             )
         if record.limits.disk is not None and kept.total > record.limits.disk:
             raise QuotaExceeded(

@@ -180,7 +180,7 @@ class Volumes:
                 raise Unsupported(
                     f"the volume {mount.name!r} is not encrypted, but a sandbox that is could write to it",
                     option="volumes",
-                    hint="mount it read-only, or make an encrypted one: volumes.create(name, encrypted=True)",
+                    hint="mount it read-only, or make an encrypted volume",
                 )
 
     def attach(self, record: Record) -> tuple[Mount, ...]:

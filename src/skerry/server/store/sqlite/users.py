@@ -61,7 +61,8 @@ class Users(contract.Users):
             if password is not None or disabled:
                 db.execute("DELETE FROM sessions WHERE user_id = ?", (id,))
                 db.execute("DELETE FROM sign_in_links WHERE user_id = ?", (id,))
-            _keep_an_admin(db)
+            if admin is not None or disabled is not None:
+                _keep_an_admin(db)
 
         await self._db.write(work)
 
