@@ -203,7 +203,9 @@ def test_a_record_from_before_there_was_a_choice_opens_and_goes_by_the_name(engi
     path = engine.store.directory(made.id) / "record.json"
     record = json.loads(path.read_bytes())
     del record["spec"]["on_timeout"]
-    asked = {name: value for name, value in plain(spec).items() if name not in ("on_timeout", "encrypted")}
+    asked = {
+        name: value for name, value in plain(spec).items() if name not in ("on_timeout", "encrypted", "instructions")
+    }
     record["asked"] = hashlib.sha256(json.dumps(asked, default=plain, sort_keys=True).encode()).hexdigest()
     path.write_text(json.dumps(record))
     assert engine.get(made.id).on_timeout == "stop"
